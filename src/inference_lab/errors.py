@@ -1,0 +1,28 @@
+"""The errors a user can meet. Each message is one line: the rule, the value, the place, the way out.
+
+LabError                  anything this package refuses; a command prints it and exits with 2
+├── InputError            an argument breaks its contract (also a ValueError)
+├── ConfigError           config.yaml or a prediction file says something it may not (also a ValueError)
+├── RecordError           a recorded file is missing, malformed, or differs from its manifest
+└── MeasurementRefused    a measurement that could not be trusted was not started
+"""
+
+
+class LabError(Exception):
+    """Anything this package refuses."""
+
+
+class InputError(LabError, ValueError):
+    """An argument breaks its contract: which one, what it is, what it must be."""
+
+
+class ConfigError(LabError, ValueError):
+    """A declaration breaks its schema: which file and key, what it says, what is allowed."""
+
+
+class RecordError(LabError):
+    """A recorded file is missing, malformed, or differs from its manifest."""
+
+
+class MeasurementRefused(LabError):
+    """A measurement was not started because its numbers could not be trusted."""

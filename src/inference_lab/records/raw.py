@@ -1,0 +1,133 @@
+"""Raw timing samples as they are written and read: one row a sample, nothing derived, nothing dropped.
+
+Answers: are these rows a whole, unmixed measurement? Does not know what they mean.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+from inference_lab.errors import RecordError
+
+CONTROL_KINDS = ("warmup", "probe", "replica")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timed call. Times are integer ns of `perf_counter_ns`; `kind` is "sample" in raw.csv."""
+
+    process: int
+    round: int
+    position: int
+    path: str
+    batch_size: int
+    sequence_length: int
+    d_model: int
+    num_heads: int
+    num_kv_heads: int
+    dtype: str
+    blas_threads: int
+    elapsed_ns: int
+    started_ns: int
+    checksum: str
+    kind: str = "sample"
+
+    @property
+    def cell(self) -> tuple[str, int, int, int, int, int, str, int]:
+        """What was timed: path, B, T, C, H, G, dtype, BLAS threads."""
+        return (
+            self.path,
+            self.batch_size,
+            self.sequence_length,
+            self.d_model,
+            self.num_heads,
+            self.num_kv_heads,
+            self.dtype,
+            self.blas_threads,
+        )
+
+
+TIMING_COLUMNS = tuple(f.name for f in fields(Sample))[:-1]
+CONTROL_COLUMNS = (*TIMING_COLUMNS, "kind")
+CELL_COLUMNS = TIMING_COLUMNS[3:11]
+_INTEGERS = frozenset(f.name for f in fields(Sample) if f.type is int)
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_MINIMUM = {"round": 0, "position": 0, "process": 0, "started_ns": 0}
+
+
+def write_samples(samples: Iterable[Sample], *, controls: bool = False) -> str:
+    """Text of raw.csv, or of controls.csv with its `kind` column: UTF-8, `\\n`, rows as they happened."""
+    columns = CONTROL_COLUMNS if controls else TIMING_COLUMNS
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(columns)
+    table.writerows(astuple(sample)[: len(columns)] for sample in samples)
+    return text.getvalue()
+
+
+def read_samples(path: Path, *, controls: bool = False) -> list[Sample]:
+    """Every row of a raw.csv (or controls.csv) in order, checked.
+
+    Raises RecordError naming file, row and rule when the table is empty, truncated, has a missing or
+    extra column, a value that is not of its column's type or range, or the same place in a run twice.
+    """
+    columns = CONTROL_COLUMNS if controls else TIMING_COLUMNS
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file; measure first, or name the right one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: cannot be read ({error}); restore it or measure again") from None
+    again = "restore it from git or measure again"
+    if not text:
+        raise RecordError(f"{path}: the file is empty; {again}")
+    if not text.endswith("\n"):
+        raise RecordError(f"{path}: the last row is cut off (no line end); {again}")
+    header, *rows = csv.reader(io.StringIO(text))
+    if missing := [name for name in columns if name not in header]:
+        raise RecordError(f"{path}: column {missing[0]} is missing; it needs {','.join(columns)}; {again}")
+    if tuple(header) != columns:
+        extra = next((name for name in header if name not in columns), None)
+        what = f"column {extra} is not known" if extra else "columns are doubled or out of order"
+        raise RecordError(f"{path}: {what}; it must have exactly {','.join(columns)}; {again}")
+    if not rows and not controls:
+        raise RecordError(f"{path}: there is a header but no row; {again}")
+    samples = [_sample(path, number, columns, row) for number, row in enumerate(rows, start=2)]
+    _no_row_twice(path, samples)
+    return samples
+
+
+def _sample(path: Path, line: int, columns: Sequence[str], row: Sequence[str]) -> Sample:
+    if len(row) != len(columns):
+        raise RecordError(f"{path} line {line}: {len(row)} values, must be {len(columns)}; restore it from git or measure again")
+    values: dict[str, int | str] = {}
+    for name, value in zip(columns, row, strict=True):
+        if name in _INTEGERS:
+            lowest = _MINIMUM.get(name, 1)
+            if not _INTEGER.fullmatch(value) or int(value) < lowest:
+                raise RecordError(
+                    f"{path} line {line}: {name} is {value!r}, must be an integer of at least {lowest}"
+                    " (times are whole ns); restore it from git or measure again"
+                )
+            values[name] = int(value)
+        elif not value or (name == "kind" and value not in CONTROL_KINDS):
+            allowed = " or ".join(CONTROL_KINDS) if name == "kind" else "text"
+            raise RecordError(f"{path} line {line}: {name} is {value!r}, must be {allowed}; restore it from git or measure again")
+        else:
+            values[name] = value
+    return Sample(**values)  # pyright: ignore[reportArgumentType]  (columns are Sample's own fields)
+
+
+def _no_row_twice(path: Path, samples: Sequence[Sample]) -> None:
+    seen: dict[tuple[int, int, int, str], int] = {}
+    for line, sample in enumerate(samples, start=2):
+        place = (sample.process, sample.round, sample.position, sample.kind)
+        if place in seen:
+            raise RecordError(
+                f"{path} line {line}: process {place[0]} round {place[1]} position {place[2]} stands already"
+                f" on line {seen[place]}; a sample is written once; restore the file from git or measure again"
+            )
+        seen[place] = line
