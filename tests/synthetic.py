@@ -1,0 +1,222 @@
+"""Timing records with a known truth: made by a fake clock, complete in every field a real one has.
+
+    record = timing_record(machine=drifting(0.01), seed=3)
+
+`cost` says what a call truly takes; a `machine` says how much longer this call took on this machine.
+Nothing here measures anything.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inference_lab.records.raw import Sample
+from inference_lab.records.record import Record
+
+PROBE_NS = 2_000_000
+STEP_NS = {  # (a step, a step and sequence, a step, sequence and token of the prefix)
+    "no_cache": (60_000, 30_000, 900),
+    "no_cache_last_query": (50_000, 20_000, 400),
+    "dynamic": (14_000, 3_000, 20),
+    "preallocated": (11_000, 2_000, 15),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call as the fake machine sees it."""
+
+    kind: str  # sample, replica, probe, warmup
+    path: str
+    value: int  # of the varied axis
+    process: int
+    round: int
+    place: int  # among the calls of one varied value in one round: 0 runs first
+    number: int  # calls made before it, in the whole run
+    repeat: int  # calls of this very path, value and kind before it, in its process
+
+
+Machine = Callable[[Call], float]
+
+
+def steady(noise: float = 0.01, *, seed: int = 0) -> Machine:
+    """A machine whose only fault is independent noise of this relative width."""
+    rng = random.Random(seed)
+    return lambda call: max(0.2, 1 + rng.gauss(0, noise))
+
+
+def together(*machines: Machine) -> Machine:
+    """A machine with all these faults at once."""
+
+    def factor(call: Call) -> float:
+        product = 1.0
+        for machine in machines:
+            product *= machine(call)
+        return product
+
+    return factor
+
+
+def usual_cost(path: str, cell: Mapping[str, Any]) -> float:
+    """ns of one full decode, of plausible size for the known paths and any other name."""
+    step, sequence, token = STEP_NS.get(path, STEP_NS["dynamic"])
+    T, B = cell["sequence_length"], cell["batch_size"]
+    return T * (step + B * (sequence + token * T / 2))
+
+
+def timing_record(
+    *,
+    experiment: str = "m1",
+    paths: Sequence[str] = ("dynamic", "preallocated"),
+    vary: Mapping[str, Sequence[int]] | None = None,
+    processes: int = 6,
+    rounds: int = 20,
+    warmups: int = 8,
+    baseline: str | None = None,
+    replica: bool = True,
+    probe: bool = True,
+    blas_threads: int = 1,
+    fixed: Mapping[str, Any] | None = None,
+    cost: Callable[[str, Mapping[str, Any]], float] = usual_cost,
+    machine: Machine | None = None,
+    environment: Mapping[str, Any] | None = None,
+    shuffle: bool = True,
+    seed: int = 0,
+) -> Record:
+    """One whole timing record: conditions, samples in the order they happened, controls, manifest."""
+    vary = vary or {"batch_size": (1, 2, 4, 8)}
+    axis, values = next(iter(vary.items()))
+    fixed = {"batch_size": 1, "sequence_length": 128, "d_model": 64, "dtype": "float64", "seed": 42} | dict(
+        fixed or {}
+    )
+    fixed.pop(axis, None)
+    baseline = baseline or paths[0]
+    machine = machine or steady(seed=seed)
+    rng = random.Random(seed)
+    samples: list[Sample] = []
+    controls: list[Sample] = []
+    clock = 1_000_000_000
+    number = 0
+
+    def call(kind: str, path: str, value: int, process: int, round_: int, position: int, place: int) -> None:
+        nonlocal clock, number
+        cell = {"num_heads": 1, "num_kv_heads": 1, "blas_threads": blas_threads} | fixed | {axis: value}
+        true = float(PROBE_NS) if kind == "probe" else cost(path, cell)
+        if kind == "probe":
+            cell |= dict.fromkeys(
+                ("batch_size", "sequence_length", "d_model", "num_heads", "num_kv_heads"), 1
+            )
+        repeat = repeats[kind, path, value] = repeats.get((kind, path, value), -1) + 1
+        factor = machine(Call(kind, path, value, process, round_, place, number, repeat))
+        elapsed = max(1, round(true * factor))
+        sample = Sample(
+            process, round_, position, path,
+            cell["batch_size"], cell["sequence_length"], cell["d_model"],
+            cell["num_heads"], cell["num_kv_heads"],
+            cell["dtype"], cell["blas_threads"], elapsed, clock, f"{path[:4]}-{value:08d}", kind,
+        )  # fmt: skip
+        (samples if kind == "sample" else controls).append(sample)
+        clock += elapsed + 20_000
+        number += 1
+
+    for process in range(processes):
+        repeats: dict[tuple[str, str, int], int] = {}
+        position = 0
+        for value in values:
+            for path in paths:
+                for _ in range(warmups):
+                    call("warmup", path, value, process, 0, position, 0)
+                    position += 1
+        for round_ in range(rounds):
+            position = 0
+            if probe:
+                call("probe", "probe", 1, process, round_, position, 0)
+                position += 1
+            for value in rng.sample(list(values), len(values)) if shuffle else values:
+                group = [("sample", path) for path in paths] + [("replica", baseline)] * replica
+                if shuffle:
+                    rng.shuffle(group)
+                for place, (kind, path) in enumerate(group):
+                    call(kind, path, value, process, round_, position, place)
+                    position += 1
+        clock += 500_000_000
+
+    conditions = {
+        "by": "decode_paths",
+        "vary": {axis: list(values)},
+        "fixed": fixed,
+        "paths": list(paths),
+        "baseline": baseline,
+        "replica": replica,
+        "blas_threads": blas_threads,
+        "processes": processes,
+        "rounds": rounds,
+        "warmups": warmups,
+    }
+    manifest = manifest_of(experiment, conditions, samples, controls, environment or {})
+    return Record(experiment, manifest, samples, controls)
+
+
+def manifest_of(
+    experiment: str,
+    conditions: Mapping[str, Any],
+    samples: Sequence[Sample],
+    controls: Sequence[Sample],
+    environment: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A manifest of schema 1 as DESIGN.md lists it; `environment` replaces single fields."""
+    axis, values = next(iter(conditions["vary"].items()))
+    return {
+        "schema": 1,
+        "kind": "timing",
+        "experiment": experiment,
+        "command": ["inference-lab", "measure", experiment],
+        "conditions": dict(conditions),
+        "inputs": {"src/inference_lab/attention.py": "a" * 64},
+        "pins": {"numpy": "2.4.6"},
+        "prediction": {"file": f"predictions/{experiment}.yaml", "sha256": "b" * 64},
+        "outputs": {
+            "raw.csv": {"sha256": "c" * 64, "rows": len(samples)},
+            "controls.csv": {"sha256": "d" * 64, "rows": len(controls)},
+        },
+        "oracle": [
+            {
+                "path": path,
+                "batch_size": value if axis == "batch_size" else 1,
+                "shape": [1, 128, 64],
+                "max_abs_error": 2.2e-16,
+                "tolerance": 1e-14,
+                "passed": True,
+            }
+            for path in conditions["paths"]
+            for value in values
+        ],
+        "environment": {
+            "cpu_model": "Example CPU @ 2.00GHz",
+            "cores": 2,
+            "affinity": [0, 1],
+            "kernel": "Linux 6.1.0",
+            "governor": None,
+            "load_before": [0.1, 0.2, 0.3],
+            "load_after": [1.0, 0.5, 0.4],
+            "others_cpu": {"median": 0.01, "max": 0.05},
+            "steal": {"median": 0.0, "max": 0.0},
+            "pressure": {"median": 0.0, "max": 0.01},
+            "python": "3.11.9",
+            "packages": {"numpy": "2.4.6"},
+            "blas": {
+                "name": "openblas",
+                "version": "0.3.31",
+                "core": "Haswell",
+                "threads": conditions["blas_threads"],
+            },
+            "thread_variables": {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            **environment,
+        },
+        "git": {"commit": "0" * 40, "dirty": False},
+        "started_at": "2026-11-02T10:00:00+00:00",
+        "finished_at": "2026-11-02T10:01:00+00:00",
+        "clock": "perf_counter_ns",
+        "validity": {"valid": True, "reasons": []},
+    }
