@@ -55,6 +55,7 @@ CONTROL_COLUMNS = (*TIMING_COLUMNS, "kind")
 CELL_COLUMNS = TIMING_COLUMNS[3:11]
 _INTEGERS = frozenset(f.name for f in fields(Sample) if f.type is int)
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_RESTORE = "restore it from git or measure again"
 _MINIMUM = {"round": 0, "position": 0, "process": 0, "started_ns": 0}
 
 
@@ -81,20 +82,19 @@ def read_samples(path: Path, *, controls: bool = False) -> list[Sample]:
         raise RecordError(f"{path}: no such file; measure first, or name the right one") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); restore it or measure again") from None
-    again = "restore it from git or measure again"
     if not text:
-        raise RecordError(f"{path}: the file is empty; {again}")
+        raise RecordError(f"{path}: the file is empty; {_RESTORE}")
     if not text.endswith("\n"):
-        raise RecordError(f"{path}: the last row is cut off (no line end); {again}")
+        raise RecordError(f"{path}: the last row is cut off (no line end); {_RESTORE}")
     header, *rows = csv.reader(io.StringIO(text))
     if missing := [name for name in columns if name not in header]:
-        raise RecordError(f"{path}: column {missing[0]} is missing; it needs {','.join(columns)}; {again}")
+        raise RecordError(f"{path}: column {missing[0]} is missing; it needs {','.join(columns)}; {_RESTORE}")
     if tuple(header) != columns:
         extra = next((name for name in header if name not in columns), None)
         what = f"column {extra} is not known" if extra else "columns are doubled or out of order"
-        raise RecordError(f"{path}: {what}; it must have exactly {','.join(columns)}; {again}")
+        raise RecordError(f"{path}: {what}; it must have exactly {','.join(columns)}; {_RESTORE}")
     if not rows and not controls:
-        raise RecordError(f"{path}: there is a header but no row; {again}")
+        raise RecordError(f"{path}: there is a header but no row; {_RESTORE}")
     samples = [_sample(path, number, columns, row) for number, row in enumerate(rows, start=2)]
     _no_row_twice(path, samples)
     return samples
@@ -102,7 +102,7 @@ def read_samples(path: Path, *, controls: bool = False) -> list[Sample]:
 
 def _sample(path: Path, line: int, columns: Sequence[str], row: Sequence[str]) -> Sample:
     if len(row) != len(columns):
-        raise RecordError(f"{path} line {line}: {len(row)} values, must be {len(columns)}; restore it from git or measure again")
+        raise RecordError(f"{path} line {line}: {len(row)} values, must be {len(columns)}; {_RESTORE}")
     values: dict[str, int | str] = {}
     for name, value in zip(columns, row, strict=True):
         if name in _INTEGERS:
@@ -110,12 +110,12 @@ def _sample(path: Path, line: int, columns: Sequence[str], row: Sequence[str]) -
             if not _INTEGER.fullmatch(value) or int(value) < lowest:
                 raise RecordError(
                     f"{path} line {line}: {name} is {value!r}, must be an integer of at least {lowest}"
-                    " (times are whole ns); restore it from git or measure again"
+                    f" (times are whole ns); {_RESTORE}"
                 )
             values[name] = int(value)
         elif not value or (name == "kind" and value not in CONTROL_KINDS):
             allowed = " or ".join(CONTROL_KINDS) if name == "kind" else "text"
-            raise RecordError(f"{path} line {line}: {name} is {value!r}, must be {allowed}; restore it from git or measure again")
+            raise RecordError(f"{path} line {line}: {name} is {value!r}, must be {allowed}; {_RESTORE}")
         else:
             values[name] = value
     return Sample(**values)  # pyright: ignore[reportArgumentType]  (columns are Sample's own fields)
@@ -128,6 +128,6 @@ def _no_row_twice(path: Path, samples: Sequence[Sample]) -> None:
         if place in seen:
             raise RecordError(
                 f"{path} line {line}: process {place[0]} round {place[1]} position {place[2]} stands already"
-                f" on line {seen[place]}; a sample is written once; restore the file from git or measure again"
+                f" on line {seen[place]}; a sample is written once; {_RESTORE}"
             )
         seen[place] = line

@@ -1,0 +1,372 @@
+"""The chain of recorded results: what each stage reads and makes, and whether its receipt still holds.
+
+    sources + pins + section -> tests -> measure -> summary -> figure, analysis -> article
+
+Answers: is this result current, and if not, why? Decides by digests alone; times never count. Knows no
+statistics and no Snakemake. Every path is relative to the checkout, which is the working directory.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import ConfigError, RecordError
+from inference_lab.records.files import read_json, sha256_file, sha256_value
+from inference_lab.records.sources import SOURCE_ROOT, Sources
+
+# What is written and how. Raised when a receipt or raw file changes its form or `records` its meaning.
+# 1  2026-11-30  the first form
+SCHEMA = 1
+
+TESTS_RECEIPT = "results/tests.json"
+RAW_FILES = ("raw.csv", "controls.csv")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of one experiment: what it reads, what it makes, and where its receipt stands."""
+
+    stage: str
+    experiment: str
+    command: tuple[str, ...]
+    receipt: str
+    makes: tuple[str, ...]
+    reads: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    section: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def name(self) -> str:
+        """The step in words: "m1 measure", "m1 figure latency.svg"."""
+        return " ".join((self.experiment, *self.command[:1], *self.command[2:])).strip()
+
+    def sources(self, sources: Sources) -> dict[str, str]:
+        """`{path: digest}` of the source files whose meaning this step depends on."""
+        if self.stage != "tests":
+            return sources.closure(*self.modules)
+        return {path: sources.digest(path) for path in tested_files(sources.root)}
+
+    def inputs(self, sources: Sources) -> dict[str, str]:
+        """`{what: sha256}` of everything this step reads, as it is now."""
+        found = self.sources(sources)
+        for path in self.reads:
+            found[path] = sha256_file(sources.root / path)
+        if self.section:
+            found["section"] = sha256_value(self.section)
+        found["command"] = sha256_value(self.command)
+        return found
+
+    def pins(self, sources: Sources) -> dict[str, str]:
+        """`{package: version}` of the pins this step depends on."""
+        return sources.pins(self.sources(sources))
+
+
+def tested_files(root: Path) -> list[str]:
+    """The package's sources and the unit tests, without the slow checks of the workflow."""
+    found = [*(root / SOURCE_ROOT).rglob("*.py"), *(root / "tests").rglob("*.py")]
+    paths = sorted(path.relative_to(root).as_posix() for path in found)
+    return [path for path in paths if not path.startswith("tests/workflow/")]
+
+
+def folder(experiment: str) -> str:
+    """Where an experiment's record stands."""
+    return f"results/{experiment}"
+
+
+def tests_step() -> Step:
+    """The step that runs the unit tests."""
+    return Step("tests", "", ("test",), TESTS_RECEIPT, makes=())
+
+
+def measure_step(experiment: str, section: Mapping[str, Any]) -> Step:
+    """The step that measures; its receipt is the manifest. `section` is the `measure:` part."""
+    at = folder(experiment)
+    return Step(
+        "measure",
+        experiment,
+        ("measure", experiment),
+        f"{at}/manifest.json",
+        makes=tuple(f"{at}/{name}" for name in RAW_FILES),
+        modules=(f"experiments.{section['by']}",),
+        section=section,
+    )
+
+
+def summary_step(experiment: str, section: Mapping[str, Any]) -> Step:
+    """The step that makes summary.csv from the record. `section` is the `judge:` part."""
+    return Step(
+        "summary",
+        experiment,
+        ("summarize", experiment),
+        f"{folder(experiment)}/receipts/summary.json",
+        makes=(f"{folder(experiment)}/summary.csv",),
+        reads=_record(experiment),
+        modules=(f"analysis.{section['by']}",),
+        section=section,
+    )
+
+
+def figure_step(experiment: str, section: Mapping[str, Any], figure: str) -> Step:
+    """The step that draws one figure or generated page named in `judge.figures`."""
+    drawn = section.get("figures", {})
+    if figure not in drawn:
+        known = ", ".join(drawn) or "none"
+        raise ConfigError(f"{experiment} has no figure {figure!r}; its judge.figures names {known}")
+    return Step(
+        "figure",
+        experiment,
+        ("figure", experiment, figure),
+        f"{folder(experiment)}/receipts/{figure}.json",
+        makes=(f"{folder(experiment)}/{figure}",),
+        reads=(f"{folder(experiment)}/summary.csv", *_record(experiment)),
+        modules=(drawn[figure],),
+        section=section,
+    )
+
+
+def analysis_step(experiment: str, section: Mapping[str, Any]) -> Step:
+    """The step that sets prediction beside result: verdicts.csv and analysis.md."""
+    at = folder(experiment)
+    return Step(
+        "analysis",
+        experiment,
+        ("analyze", experiment),
+        f"{at}/receipts/analysis.json",
+        makes=(f"{at}/verdicts.csv", f"{at}/analysis.md"),
+        reads=(f"{at}/summary.csv", *_record(experiment), prediction_file(experiment)),
+        modules=("analysis.page", "analysis.verdicts"),
+        section=section,
+    )
+
+
+def article_step(experiment: str, section: Mapping[str, Any]) -> Step:
+    """The step that writes the experiment's article from its template and its numbers."""
+    at = folder(experiment)
+    return Step(
+        "article",
+        experiment,
+        ("article", experiment),
+        f"{at}/receipts/article.json",
+        makes=(f"docs/experiments/{experiment}.md",),
+        reads=(
+            f"docs/experiments/{experiment}.md.j2",
+            f"{at}/summary.csv",
+            f"{at}/verdicts.csv",
+            f"{at}/manifest.json",
+        ),
+        modules=("analysis.article",),
+        section=section,
+    )
+
+
+def part_of(stage: str) -> str:
+    """Which part of a config section a stage receives: conditions to measure, bounds and looks to judge."""
+    return "measure" if stage == "measure" else "judge"
+
+
+def prediction_file(experiment: str) -> str:
+    """Where an experiment's prediction stands."""
+    return f"predictions/{experiment}.yaml"
+
+
+def _record(experiment: str) -> tuple[str, ...]:
+    return tuple(f"{folder(experiment)}/{name}" for name in (*RAW_FILES, "manifest.json"))
+
+
+def seal(receipt: Mapping[str, Any]) -> dict[str, Any]:
+    """The receipt with a digest of its own content, by which an edited one is found out."""
+    body = {key: value for key, value in receipt.items() if key != "digest"}
+    return {**body, "digest": sha256_value(body)}
+
+
+def receipt_of(step: Step, sources: Sources) -> dict[str, Any]:
+    """The receipt of a step whose files are all in place, not yet sealed."""
+    return {
+        "schema": SCHEMA,
+        "stage": step.stage,
+        "experiment": step.experiment or None,
+        "command": list(step.command),
+        "inputs": step.inputs(sources),
+        "pins": step.pins(sources),
+        "outputs": {path: {"sha256": sha256_file(Path(path))} for path in step.makes},
+    }
+
+
+def read_receipt(path: Path) -> dict[str, Any]:
+    """A receipt whose seal holds. Raises RecordError when it is missing, torn or was edited."""
+    receipt = read_json(path)
+    expected = receipt.get("digest")
+    found = seal(receipt)["digest"]
+    if found != expected:
+        raise RecordError(
+            f"{path}: its content was edited: it says sha256 {expected}, found {found}; {ways_out(path)}"
+        )
+    return receipt
+
+
+def ways_out(path: Path) -> str:
+    """How to get on when a recorded file does not match its manifest."""
+    return (
+        f"restore it (git checkout -- {path.parent.as_posix()}) or measure again"
+        f" (snakemake -R {path.parent.as_posix()}/manifest.json -- all)"
+    )
+
+
+def check_outputs(manifest_path: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises RecordError when a file a manifest names is missing beside it or has another digest."""
+    for name, made in manifest["outputs"].items():
+        file = manifest_path.parent / name
+        if not file.is_file():
+            raise RecordError(f"{file}: missing, and {manifest_path} names it; {ways_out(manifest_path)}")
+        if (found := sha256_file(file)) != made["sha256"]:
+            raise RecordError(
+                f"{file}: differs from {manifest_path}: expected sha256 {made['sha256']}, found {found};"
+                f" {ways_out(manifest_path)}"
+            )
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line forces: rule names and files of -R, --forceall."""
+
+    names: frozenset[str] = frozenset()
+    everything: bool = False
+
+    def forces(self, step: Step, rule: str) -> bool:
+        """Whether `step`, made by `rule`, is asked for by name, by a file it makes, or as part of all."""
+        return self.everything or not self.names.isdisjoint({rule, step.receipt, *step.makes})
+
+
+class Chain:
+    """One walk over the receipts of a checkout: every step, and why it would run."""
+
+    def __init__(self, config: Mapping[str, Any], asked: Asked | None = None) -> None:
+        self.experiments: Mapping[str, Mapping[str, Any]] = config["experiments"]
+        self.asked = asked or Asked()
+        self.sources = Sources()
+        self._why: dict[str, list[str]] = {}
+
+    def step(self, stage: str, experiment: str = "", figure: str = "") -> Step:
+        """The step of a stage. Raises ConfigError for an experiment or figure the config does not name."""
+        if stage == "tests":
+            return tests_step()
+        if experiment not in self.experiments:
+            known = ", ".join(self.experiments)
+            raise ConfigError(f"no experiment {experiment!r} in the config; it has {known}")
+        section = self.experiments[experiment]
+        if stage == "figure":
+            return figure_step(experiment, section["judge"], figure)
+        make = {
+            "measure": measure_step,
+            "summary": summary_step,
+            "analysis": analysis_step,
+            "article": article_step,
+        }[stage]
+        return make(experiment, section[part_of(stage)])
+
+    def steps(self, experiment: str) -> list[Step]:
+        """Every step of an experiment, in the order of the data."""
+        judge = self.experiments[experiment]["judge"]
+        figures = [self.step("figure", experiment, figure) for figure in judge.get("figures", {})]
+        article = [self.step("article", experiment)] if judge.get("article") else []
+        first = [self.step("measure", experiment), self.step("summary", experiment)]
+        return [*first, *figures, self.step("analysis", experiment), *article]
+
+    def manual(self, experiment: str) -> bool:
+        """Whether the experiment measures only when asked for by name."""
+        return self.experiments[experiment].get("refresh") == "manual"
+
+    def why(self, step: Step) -> list[str]:
+        """Why a step has to run, in words; [] when its result is current.
+
+        Raises RecordError when what is recorded does not match its manifest, ConfigError when a file the
+        step needs is missing and no other step makes it.
+        """
+        if step.receipt not in self._why:
+            self._why[step.receipt] = self._reasons(step)
+        return self._why[step.receipt]
+
+    def _reasons(self, step: Step) -> list[str]:
+        if step.stage == "measure":
+            return self._why_measure(step)
+        if self.asked.forces(step, step.stage):
+            return ["asked for"]
+        if upstream := [other for other in self._before(step) if self.why(other)]:
+            return [f"{upstream[0].name}: {', '.join(self.why(upstream[0]))}"]
+        for path in step.reads:
+            if not Path(path).is_file():
+                raise ConfigError(f"{path}: no such file, and {step.name} reads it; write it or restore it")
+        return self.differences(step)
+
+    def _before(self, step: Step) -> Iterable[Step]:
+        earlier = {"summary": ["measure"], "figure": ["summary"], "analysis": ["summary"]}
+        earlier["article"] = ["analysis"]
+        return [self.step(stage, step.experiment) for stage in earlier.get(step.stage, [])]
+
+    def _why_measure(self, step: Step) -> list[str]:
+        manifest = Path(step.receipt)
+        if self.manual(step.experiment):
+            if Asked(self.asked.names).forces(step, "measure_manual"):
+                return ["asked for"]
+            if manifest.exists():
+                check_outputs(manifest, read_receipt(manifest))
+                return []
+            raise ConfigError(
+                f"{step.experiment} is measured by hand and has no record yet;"
+                f" measure it with -R {step.receipt} -- {step.receipt}"
+            )
+        if self.asked.forces(step, "measure"):
+            return ["asked for"]
+        return self.stale_record(step)
+
+    def stale_record(self, step: Step) -> list[str]:
+        """Why a record is not of this checkout; [] when it is. Raises RecordError when it is not whole."""
+        manifest = Path(step.receipt)
+        if not manifest.exists():
+            return ["no record yet"]
+        receipt = read_receipt(manifest)
+        check_outputs(manifest, receipt)
+        return self._changed(step, receipt)
+
+    def differences(self, step: Step) -> list[str]:
+        """What a derived step's receipt no longer agrees with, in words; [] when it holds."""
+        path = Path(step.receipt)
+        if not path.exists():
+            return ["not made yet"]
+        try:
+            receipt = read_receipt(path)
+        except RecordError:
+            return [f"{path.as_posix()} was edited"]
+        return [*self._changed(step, receipt), *_remake(step, receipt)]
+
+    def _changed(self, step: Step, receipt: Mapping[str, Any]) -> list[str]:
+        if receipt.get("schema") != SCHEMA:
+            return [f"records have form {SCHEMA} now, this one {receipt.get('schema')}"]
+        was, now = receipt["inputs"], step.inputs(self.sources)
+        words = {"section": f"its {part_of(step.stage)}: part"}
+        reasons = [f"{words.get(k, k)} changed" for k in now if k in was and was[k] != now[k]]
+        reasons += [f"{k} is new" for k in now if k not in was]
+        reasons += [f"{k} is gone" for k in was if k not in now]
+        pinned_then, pinned_now = receipt["pins"], step.pins(self.sources)
+        for name in sorted(pinned_then | pinned_now):
+            then, today = pinned_then.get(name, "none"), pinned_now.get(name, "none")
+            if then != today:
+                reasons.append(f"{name} {then} -> {today}")
+        return reasons
+
+
+def _remake(step: Step, receipt: Mapping[str, Any]) -> list[str]:
+    reasons: list[str] = []
+    for name in step.makes:
+        made = receipt["outputs"].get(name)
+        if not Path(name).is_file():
+            reasons.append(f"{name} is missing")
+        elif made is None or sha256_file(Path(name)) != made["sha256"]:
+            reasons.append(f"{name} was edited by hand")
+    return reasons
+
+
+def files_of(steps: Sequence[Step]) -> list[str]:
+    """Every file the steps make, receipts included."""
+    return [path for step in steps for path in (*step.makes, step.receipt)]

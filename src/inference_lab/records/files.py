@@ -1,0 +1,102 @@
+"""Files that are whole or absent: digests, canonical JSON, writing by temporary, fsync and rename."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import RecordError
+
+BUILD = Path("build")
+
+
+def sha256_file(path: Path) -> str:
+    """sha256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def canonical(value: object) -> str:
+    """One JSON text for equal values: sorted keys, no spaces, no NaN."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def sha256_value(value: object) -> str:
+    """sha256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises RecordError when it is missing, torn or no object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecordError(f"{path}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: not readable JSON ({error}); restore it from git or remake it") from None
+    if not isinstance(value, dict):
+        raise RecordError(f"{path}: holds no JSON object; restore it from git or remake it")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def write_file(path: Path, text: str | bytes) -> None:
+    """Put `text` at `path` in one step: readers see the old file or the whole new one, never a part."""
+    data = text.encode() if isinstance(text, str) else text
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = staging(path.parent, path.name)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise RecordError(
+            f"{path}: cannot be written ({error.strerror or error}); nothing was changed there"
+        ) from error
+
+
+def staging(folder: Path, name: str) -> Path:
+    """A path for what will become `name` in `folder`: on the same file system, ignored by git.
+
+    In a checkout it stands in build/, elsewhere beside its target. It names its process, so that
+    `clear_leftovers` can tell what a killed one left.
+    """
+    checkout = Path("pyproject.toml").is_file() and folder.resolve().is_relative_to(Path.cwd())
+    at = BUILD if checkout else folder
+    at.mkdir(exist_ok=True)
+    return at / f".{name}.{os.getpid()}.partial"
+
+
+def clear_leftovers() -> None:
+    """Remove from build/ what processes that no longer live were about to put in place."""
+    for left in BUILD.glob(".*.partial"):
+        pid = left.name.split(".")[-2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the renames inside `folder` last through a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` as indented JSON, sorted by key, in one step."""
+    write_file(path, json_text(value))
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """Indented JSON for people and diffs, sorted by key, ending in a line end."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"

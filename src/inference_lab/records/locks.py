@@ -1,0 +1,83 @@
+"""One measurement at a time on a machine, and no measuring process without its run.
+
+The kernel frees both with the process that holds them, however it ends.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+from inference_lab.errors import MeasurementRefused
+
+MACHINE_LOCK = Path(tempfile.gettempdir()) / "inference-lab-measuring.lock"
+_PR_SET_PDEATHSIG = 1
+
+
+@contextlib.contextmanager
+def one_measurement(lock: Path = MACHINE_LOCK) -> Generator[None]:
+    """Hold the machine for one measurement; wait for a living holder and say who it is."""
+    handle = _open(lock)
+    try:
+        hold(handle, "measures on this machine")
+        yield
+    finally:
+        os.close(handle)
+
+
+def hold(handle: int, doing: str) -> None:
+    """Take an flock on an open file or folder; while another process has it, name that one and wait."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"waiting: {holder(handle)} {doing}", file=sys.stderr, flush=True)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def holder(handle: int) -> str:
+    """The processes that hold an flock on the open file, in words."""
+    inode = f":{os.fstat(handle).st_ino}"
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:  # no /proc on this system: the holder has no name here
+        return "another process"
+    found = [line.split() for line in lines if "FLOCK" in line and "->" not in line]
+    pids = [words[4] for words in found if words[5].endswith(inode)]
+    named = [f"process {pid} ({_command(pid)})" for pid in pids]
+    return ", ".join(named) or "another process"
+
+
+def _command(pid: str) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return "ended meanwhile"
+    return " ".join(Path(word).name if word.startswith("/") else word for word in words[:6]).strip()
+
+
+def _open(lock: Path) -> int:
+    try:
+        return os.open(lock, os.O_RDONLY)  # another user's file in a sticky folder opens only like this
+    except FileNotFoundError:
+        pass
+    try:
+        return os.open(lock, os.O_RDONLY | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise MeasurementRefused(
+            f"{lock}: the lock of measuring cannot be opened ({error.strerror})"
+        ) from None
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies; refuse to start without one."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent or parent == 1:
+        raise MeasurementRefused("the run that started this measurement is gone; start it again")

@@ -1,0 +1,199 @@
+"""Which source files and pinned packages stand behind a stage, and digests that only meaning changes.
+
+Answers: what must change before a recorded result is out of date? Reads source text and pyproject.toml;
+imports nothing of what it reads.
+"""
+
+import ast
+import functools
+import hashlib
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from inference_lab.errors import ConfigError
+
+PACKAGE = "inference_lab"
+SOURCE_ROOT = "src"
+PINS_FILE = "pyproject.toml"
+
+# `errors` and `records` are left out of every closure: the record's schema number stands for them.
+_LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records")
+_DISTRIBUTION_OF = {"yaml": "pyyaml"}
+_IGNORED_FIELDS = frozenset({"kind", "type_comment"})
+_HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Sources:
+    """The sources and pins of one checkout, each file parsed at most once."""
+
+    def __init__(self, root: Path = Path()) -> None:
+        self.root = root
+        self._trees: dict[str, ast.Module] = {}
+        self._digests: dict[str, str] = {}
+
+    def closure(self, *modules: str) -> dict[str, str]:
+        """`{path: digest}` of the given modules and all of the package they import, sorted by path.
+
+        Modules are named inside the package ("experiments.decode_paths"). Imports inside functions
+        count; `errors` and `records` do not. Raises ConfigError when a module has no file.
+        """
+        found: dict[str, str] = {}
+        waiting = [f"{PACKAGE}.{module}" for module in modules]
+        while waiting:
+            module = waiting.pop()
+            path = module_path(module, self.root)
+            if path is None:
+                raise ConfigError(
+                    f"no module {module} under {SOURCE_ROOT}/: name an existing one in `by:` or `figures:`"
+                )
+            if path in found:
+                continue
+            found[path] = self.digest(path)
+            names = [name for name in _imports(self._tree(path)) if _counts(name)]
+            waiting += [name for name in names if module_path(name, self.root)]
+        return dict(sorted(found.items()))
+
+    def digest(self, path: str) -> str:
+        """sha256 of what a source says: comments, docstrings and formatting do not count."""
+        if path not in self._digests:
+            self._digests[path] = digest_of_tree(self._tree(path))
+        return self._digests[path]
+
+    def pins(self, paths: Iterable[str]) -> dict[str, str]:
+        """`{package: version}` pinned for the third-party imports of these files and what they require."""
+        known = self.pinned
+        wanted: set[str] = set()
+        waiting = [
+            distribution
+            for path in paths
+            for name in _imports(self._tree(path))
+            if (distribution := _distribution(name)) is not None
+        ]
+        while waiting:
+            name = waiting.pop()
+            if name in wanted or name not in known:
+                continue
+            wanted.add(name)
+            waiting += _requires(name)
+        return {name: known[name] for name in sorted(wanted)}
+
+    @functools.cached_property
+    def pinned(self) -> dict[str, str]:
+        """`{package: version}` of every line of `constraint-dependencies` in pyproject.toml."""
+        path = self.root / PINS_FILE
+        try:
+            project = tomllib.loads(path.read_text(encoding="utf-8"))
+            lines: list[str] = project["tool"]["uv"]["constraint-dependencies"]
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not TOML ({error}); mend it or restore it from git") from None
+        except KeyError:
+            raise ConfigError(
+                f"{path}: tool.uv.constraint-dependencies is missing; run workflow/pin"
+            ) from None
+        found: dict[str, str] = {}
+        for line in lines:
+            name, equals, version = line.partition("==")
+            if not equals:
+                raise ConfigError(f"{path}: {line!r} pins no exact version; write name==version")
+            found[normal(name)] = version.strip()
+        return found
+
+    def _tree(self, path: str) -> ast.Module:
+        if path not in self._trees:
+            self._trees[path] = _parse(self.root / path)
+        return self._trees[path]
+
+
+def module_path(module: str, root: Path = Path()) -> str | None:
+    """Path of a package module relative to the checkout, or None when `module` is no module of ours."""
+    stem = Path(SOURCE_ROOT, *module.split("."))
+    for candidate in (stem.with_suffix(".py"), stem / "__init__.py"):
+        if (root / candidate).is_file():
+            return candidate.as_posix()
+    return None
+
+
+def digest_of_tree(tree: ast.AST) -> str:
+    """sha256 over node names and non-empty fields; the same on every supported Python."""
+    return hashlib.sha256("\n".join(_spell(tree)).encode()).hexdigest()
+
+
+def _spell(node: object) -> Iterator[str]:
+    # `ast.dump` differs between Python versions; names and non-empty fields do not.
+    if isinstance(node, ast.AST):
+        yield type(node).__name__
+        for field, value in sorted(ast.iter_fields(node)):
+            if field == "body" and isinstance(node, _HAS_DOCSTRING) and isinstance(value, list):
+                value = _without_docstring(value)
+            if field in _IGNORED_FIELDS or value is None or value == []:
+                continue
+            yield f".{field}"
+            yield from _spell(value)
+        yield "/"
+    elif isinstance(node, list):
+        for item in node:
+            yield from _spell(item)
+        yield "]"
+    else:
+        yield f"{type(node).__name__} {node!r}"
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    match body:
+        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+            return rest
+        case _:
+            return body
+
+
+def _parse(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        raise ConfigError(f"{path} line {error.lineno}: not Python ({error.msg}); mend it") from None
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Every module a file may import, with `from a import b` counted as both a and a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _counts(module: str) -> bool:
+    return module.startswith(f"{PACKAGE}.") and not any(
+        module == left or module.startswith(f"{left}.") for left in _LEFT_OUT
+    )
+
+
+def normal(name: str) -> str:
+    """A distribution's name as package indexes compare it (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).strip().lower()
+
+
+def _distribution(module: str) -> str | None:
+    top = module.partition(".")[0]
+    if top == PACKAGE or top in sys.stdlib_module_names:
+        return None
+    name = normal(top)
+    return _DISTRIBUTION_OF.get(name, name)
+
+
+@functools.cache
+def _requires(distribution: str) -> tuple[str, ...]:
+    # Markers are not evaluated (extras excepted), so every platform gives the same answer.
+    try:
+        lines = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:
+        return ()
+    parsed = [Requirement(line) for line in lines]
+    return tuple(normal(r.name) for r in parsed if "extra" not in str(r.marker or ""))

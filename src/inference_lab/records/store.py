@@ -1,0 +1,137 @@
+"""Putting results in place and taking them out again: whole, in order, the receipt last."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import RecordError
+from inference_lab.records.chain import (
+    SCHEMA,
+    Chain,
+    Step,
+    check_outputs,
+    read_receipt,
+    receipt_of,
+    seal,
+)
+from inference_lab.records.files import json_text, sha256_file, staging, sync_folder, write_file, write_json
+from inference_lab.records.raw import read_samples
+from inference_lab.records.record import Record
+from inference_lab.records.sources import Sources
+
+
+def make(step: Step, produce: Callable[[], Mapping[str, str]]) -> bool:
+    """Whether the step's files were made anew; False when its receipt holds already and nothing was done.
+
+    `produce` returns the text of every file the step makes. Nothing is written when an input changes
+    meanwhile: the digests are taken before and after.
+    """
+    before = step.inputs(Sources())
+    if Path(step.receipt).exists() and not Chain({"experiments": {}}).differences(step):
+        return False
+    texts = produce()
+    if step.inputs(Sources()) != before:
+        raise RecordError(f"{step.name}: an input changed while it ran; nothing was recorded, run it again")
+    for path in step.makes:
+        write_file(Path(path), texts[path])
+    write_json(Path(step.receipt), seal(receipt_of(step, Sources())))
+    return True
+
+
+def load_record(manifest_path: Path) -> Record:
+    """The record a manifest describes, with every digest and row count checked.
+
+    Raises RecordError naming file, expected and found digest when anything differs.
+    """
+    manifest = read_receipt(manifest_path)
+    if manifest.get("schema") != SCHEMA:
+        raise RecordError(
+            f"{manifest_path}: has form {manifest.get('schema')}, this version reads {SCHEMA}; measure again"
+        )
+    at = manifest_path.parent
+    check_outputs(manifest_path, manifest)
+    if manifest["kind"] != "timing":
+        return Record(manifest["experiment"], manifest, (), ())
+    raw, controls = manifest["raw"], manifest["controls"]
+    samples = read_samples(at / raw)
+    others = read_samples(at / controls, controls=True)
+    for name, rows in ((raw, samples), (controls, others)):
+        if len(rows) != manifest["outputs"][name]["rows"]:
+            raise RecordError(
+                f"{at / name}: {len(rows)} rows, its manifest counts {manifest['outputs'][name]['rows']};"
+                " restore it from git or measure again"
+            )
+    return Record(manifest["experiment"], manifest, samples, others)
+
+
+def replace_record(
+    manifest_path: Path, files: Mapping[str, str], rows: Mapping[str, int], manifest: Mapping[str, Any]
+) -> Path | None:
+    """Where the record that stood there went, or None; the new one is in place when this returns.
+
+    Files are staged whole on the same file system first; the old record leaves manifest first, the new
+    one arrives by rename, manifest last. Whoever dies in between leaves no manifest, hence no record.
+    """
+    at = manifest_path.parent
+    try:
+        at.mkdir(parents=True, exist_ok=True)
+        stage = staging(at, manifest_path.stem)
+        try:
+            stage.mkdir()
+            outputs: dict[str, dict[str, Any]] = {}
+            for name, text in files.items():
+                _write_through(stage / name, text)
+                outputs[name] = {"sha256": sha256_file(stage / name), "rows": rows[name]}
+            _write_through(stage / manifest_path.name, json_text(seal({**manifest, "outputs": outputs})))
+            moved = set_aside(manifest_path, list(files))
+            for name in (*files, manifest_path.name):
+                (stage / name).replace(at / name)
+                sync_folder(at)
+        finally:
+            shutil.rmtree(stage)
+    except OSError as error:
+        raise RecordError(f"{at}: cannot be written ({error.strerror or error}); no record was made") from error
+    return moved
+
+
+def set_aside(manifest_path: Path, files: Sequence[str]) -> Path | None:
+    """Where an old record was moved, superseded/<started_at>-<digest8>/, or None when there was nothing.
+
+    The manifest leaves first. Files without a manifest are no record; they are kept all the same.
+    """
+    at = manifest_path.parent
+    present = [at / name for name in files if (at / name).exists()]
+    if not present and not manifest_path.exists():
+        return None
+    try:
+        receipt = read_receipt(manifest_path)
+        name = f"{receipt['started_at'].replace(':', '')}-{receipt['digest'][:8]}"
+    except (RecordError, KeyError):
+        first = manifest_path if manifest_path.exists() else present[0]
+        moment = datetime.fromtimestamp(first.stat().st_mtime).astimezone()
+        name = f"no-record-{moment:%Y-%m-%dT%H%M%S}-{sha256_file(first)[:8]}"
+    target = _unused(at / "superseded" / name)
+    target.mkdir(parents=True)
+    for path in (manifest_path, *present):
+        if path.exists():
+            path.replace(target / path.name)
+            sync_folder(at)
+    return target
+
+
+def _unused(folder: Path) -> Path:
+    number, candidate = 1, folder
+    while candidate.exists():
+        number += 1
+        candidate = folder.with_name(f"{folder.name}-{number}")
+    return candidate
+
+
+def _write_through(path: Path, text: str) -> None:
+    with path.open("wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
