@@ -1,0 +1,84 @@
+"""What an array given to a mechanism must be, checked before any arithmetic.
+
+Answers: do these arguments fit their axes and each other? Does not know what is computed from them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_lab.errors import InputError
+
+Array = NDArray[np.floating[Any]]
+
+
+def check_arrays(*arguments: tuple[str, object, str]) -> None:
+    """Nothing, when every (name, array, axes) holds: `check_arrays(("x", x, "B T C|T C"), ...)`.
+
+    An axis has one letter and one size in all arguments; `|` parts the shapes allowed; a leading `...`
+    is any number of axes. Each array is a plain NumPy array of float32 or float64, of the dtype of the
+    first, with no axis of size 0 and no value that is not finite. Raises InputError naming the
+    argument, what it is and what it must be.
+    """
+    sizes: dict[str, tuple[object, str]] = {}
+    dtypes: dict[np.dtype[Any], str] = {}
+    for name, array, axes in arguments:
+        checked = check_float_array(name, array)
+        if checked.dtype not in dtypes and dtypes:
+            first, owner = next(iter(dtypes.items()))
+            raise InputError(f"{name} is {checked.dtype}, must be {first} as {owner} is; use astype")
+        dtypes.setdefault(checked.dtype, name)
+        for axis, size in _named_sizes(name, checked.shape, axes):
+            known, owner = sizes.setdefault(axis, (size, name))
+            if size != known:
+                raise InputError(
+                    f"{name} has shape {checked.shape}: {axis} is {size}, must be {known} as in {owner}"
+                )
+        finite = np.isfinite(checked)
+        if not finite.all():
+            place = tuple(np.argwhere(~finite)[0].tolist())
+            raise InputError(f"{name} holds {checked[place]} at {place}, must be finite everywhere")
+
+
+def check_float_array(name: str, array: object) -> Array:
+    """The argument itself, when it is a plain array of native float32 or float64; else InputError."""
+    if not isinstance(array, np.ndarray) or type(array) not in (np.ndarray, np.memmap):
+        kind = type(array).__name__
+        raise InputError(f"{name} is a {kind}, must be a plain NumPy array; use np.array")
+    if array.dtype not in (np.float32, np.float64):
+        raise InputError(f"{name} is {array.dtype}, must be float32 or float64; use astype")
+    return array
+
+
+def check_mask(name: str, mask: object, shape: tuple[int, ...]) -> None:
+    """Nothing, when a boolean mask broadcasts to scores of this shape and leaves each query one key.
+
+    Raises InputError: a query without a key has no softmax, its row would be nan.
+    """
+    if not isinstance(mask, np.ndarray) or mask.dtype != bool:
+        kind = getattr(mask, "dtype", type(mask).__name__)
+        raise InputError(f"{name} is {kind}, must be a boolean NumPy array")
+    if mask.ndim > len(shape) or any(
+        size not in (1, whole) for size, whole in zip(mask.shape[::-1], shape[::-1], strict=False)
+    ):
+        raise InputError(f"{name} has shape {mask.shape}, must broadcast to {shape}")
+    if not mask.any(axis=-1).all():
+        raise InputError(f"{name} hides every key from a query, must leave each query one key")
+
+
+def _named_sizes(name: str, shape: tuple[int, ...], axes: str) -> Sequence[tuple[str, object]]:
+    """Each axis letter of the shape that fits, with its size; `...` with the tuple of its sizes."""
+    for letters in (form.split() for form in axes.split("|")):
+        leading = len(shape) - len(letters) + 1 if letters[0] == "..." else 0
+        sizes = (shape[:leading], *shape[leading:]) if letters[0] == "..." else shape
+        if leading >= 0 and len(sizes) == len(letters):
+            named = list(zip(letters, sizes, strict=True))
+            break
+    else:
+        allowed = " or ".join(f"({', '.join(form.split())})" for form in axes.split("|"))
+        raise InputError(f"{name} has shape {shape}, must have the axes {allowed}")
+    if 0 in shape:
+        raise InputError(f"{name} has shape {shape}, must have no axis of size 0")
+    return named
