@@ -1,0 +1,240 @@
+"""What this machine is, what else it did while we measured, and whether it is what the pins say.
+
+Answers: under what was this number obtained, and may it be obtained here at all? Judges nothing: bounds
+stand in the config and are applied when the record is summarised.
+"""
+
+import os
+import platform
+import statistics
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import MeasurementRefused
+
+THREAD_VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "GOTO_NUM_THREADS",
+)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def with_threads(threads: int) -> dict[str, str]:
+    """The environment for a process whose BLAS has `threads` threads from its first moment on."""
+    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+
+
+def check_thread_variables(threads: int) -> None:
+    """Raises MeasurementRefused when a thread variable of this shell contradicts the declared number."""
+    for name in THREAD_VARIABLES:
+        value = os.environ.get(name, str(threads))
+        if value != str(threads):
+            raise MeasurementRefused(
+                f"{name} is {value!r} but this measurement declares blas_threads: {threads};"
+                f" set {name}={threads} or unset it"
+            )
+
+
+def check_blas_threads(threads: int) -> dict[str, Any]:
+    """Name, version, core and threads of the BLAS that NumPy loaded here.
+
+    Raises MeasurementRefused when threadpoolctl sees another number of threads than declared.
+    """
+    import numpy as np
+    from threadpoolctl import threadpool_info  # pyright: ignore[reportUnknownVariableType]
+
+    np.dot(np.ones((2, 2)), np.ones((2, 2)))  # NumPy loads its BLAS at the latest with the first product
+    pools: list[dict[str, Any]] = threadpool_info()
+    for pool in pools:
+        if pool["num_threads"] != threads:
+            raise MeasurementRefused(
+                f"{pool['internal_api']} has {pool['num_threads']} threads, declared are {threads}; set"
+                f" OPENBLAS_NUM_THREADS={threads} OMP_NUM_THREADS={threads} and allow as many cores"
+            )
+    blas = next((pool for pool in pools if pool["user_api"] == "blas"), None)
+    if blas is None:
+        raise MeasurementRefused("threadpoolctl finds no BLAS in this NumPy, so its threads are unknown")
+    return {
+        "name": blas["internal_api"],
+        "version": blas["version"],
+        "core": blas.get("architecture"),
+        "threads": blas["num_threads"],
+    }
+
+
+def check_pins(pins: Mapping[str, str]) -> None:
+    """Raises MeasurementRefused when an installed version is not the pinned one."""
+    for name, installed in versions(pins).items():
+        if installed != pins[name]:
+            raise MeasurementRefused(
+                f"{name} {installed or 'is not'} installed, pyproject.toml pins {pins[name]}; run uv sync"
+            )
+
+
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """`{package: installed version}`, None for one that is not installed."""
+    found: dict[str, str | None] = {}
+    for name in packages:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def interpreter() -> dict[str, str]:
+    """Python and platform, as far as test outcomes may depend on them."""
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+    }
+
+
+def machine(packages: Iterable[str]) -> dict[str, Any]:
+    """What this machine is: processor, cores, kernel, governor, Python, package versions, variables."""
+    watched = ("OPENBLAS_", "OMP_", "MKL_", "BLIS_", "NPY_", "GOTO_", "VECLIB_", "NUMEXPR_")
+    return {
+        **interpreter(),
+        "cpu_model": _cpu_model(),
+        "cores": os.cpu_count(),
+        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "kernel": f"{platform.system()} {platform.release()}",
+        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        "packages": versions(packages),
+        "thread_variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(watched)},
+    }
+
+
+def _cpu_model() -> str:
+    for line in (_read("/proc/cpuinfo") or "").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:  # this kernel does not show it
+        return None
+
+
+class Watch:
+    """Samples, in a thread of its own, what others do on this machine while `with Watch()` lasts.
+
+    `others_cpu` is in cores: busy time of all cores minus what this process and its children used.
+    `child` is the pid of the child that lives now, if any.
+    """
+
+    child: int | None = None
+
+    def __init__(self, interval_s: float = 1.0) -> None:
+        self._interval_s = interval_s
+        self._others: list[float] = []
+        self._steal: list[float] = []
+        self._pressure: list[float] = []
+        self._mhz: list[float] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._load_before = list(os.getloadavg())
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def summary(self) -> dict[str, Any]:
+        """Median and largest of each quantity; None for what this kernel does not show."""
+        return {
+            "load_before": self._load_before,
+            "load_after": list(os.getloadavg()),
+            "others_cpu": _median_and_max(self._others),
+            "steal": _median_and_max(self._steal),
+            "pressure": _median_and_max(self._pressure),
+            "mhz": _median_and_max(self._mhz),
+            "watched_s": len(self._others) * self._interval_s,
+        }
+
+    def _run(self) -> None:
+        before = _cpu_times(self.child)
+        while not self._stop.wait(self._interval_s) and before is not None:
+            now = _cpu_times(self.child)
+            if now is None:
+                return
+            others, steal = _others(before, now)
+            self._others.append(others)
+            self._steal.append(steal)
+            if (pressure := _pressure()) is not None:
+                self._pressure.append(pressure)
+            if (mhz := _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")) is not None:
+                self._mhz.append(int(mhz) / 1000)
+            before = now
+
+
+def _median_and_max(values: list[float]) -> dict[str, float] | None:
+    if not values:
+        return None
+    return {"median": round(statistics.median(values), 4), "max": round(max(values), 4)}
+
+
+def wait_until_quiet(bound_cores: float, patience_s: float) -> float:
+    """Seconds waited until others used less than `bound_cores` for one second, or patience ended."""
+    started = time.monotonic()
+    while (left := patience_s - (time.monotonic() - started)) > 0:
+        before = _cpu_times()
+        time.sleep(min(1.0, left))
+        now = _cpu_times()
+        if before is None or now is None or _others(before, now)[0] < bound_cores:
+            break
+    return round(time.monotonic() - started, 3)
+
+
+# (wall s, busy s of all cores, stolen s, own s with children)
+_CpuTimes = tuple[float, float, float, float]
+
+
+def _cpu_times(child: int | None = None) -> _CpuTimes | None:
+    stat = _read("/proc/stat")
+    if stat is None:
+        return None
+    user, nice, system, _idle, _iowait, irq, soft, steal, *_ = map(int, stat.split("\n", 1)[0].split()[1:])
+    busy, stolen = (user + nice + system + irq + soft) / _TICKS_PER_S, steal / _TICKS_PER_S
+    own = sum(os.times()[:4]) + (_process_s(child) if child is not None else 0.0)
+    return time.monotonic(), busy, stolen, own
+
+
+def _process_s(pid: int) -> float:
+    """CPU seconds of a living process and of its children that ended; 0 once it is gone."""
+    stat = _read(f"/proc/{pid}/stat")
+    if stat is None:  # it was waited for: os.times counts it from then on
+        return 0.0
+    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / _TICKS_PER_S
+
+
+def _others(before: _CpuTimes, now: _CpuTimes) -> tuple[float, float]:
+    wall = now[0] - before[0]
+    busy, stolen, own = (now[i] - before[i] for i in (1, 2, 3))
+    return max(0.0, (busy - own) / wall), max(0.0, stolen / wall)
+
+
+def _pressure() -> float | None:
+    """PSI: percent of the last 10 s in which some task waited for a core."""
+    text = _read("/proc/pressure/cpu")
+    if text is None:
+        return None
+    words = dict(word.split("=") for word in text.splitlines()[0].split()[1:])
+    return float(words["avg10"])
