@@ -10,11 +10,11 @@ import statistics
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import MeasurementRefused
+from inference_lab.records.installed import interpreter, versions
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -78,27 +78,6 @@ def check_pins(pins: Mapping[str, str]) -> None:
             raise MeasurementRefused(
                 f"{name} {installed or 'is not'} installed, pyproject.toml pins {pins[name]}; run uv sync"
             )
-
-
-def versions(packages: Iterable[str]) -> dict[str, str | None]:
-    """`{package: installed version}`, None for one that is not installed."""
-    found: dict[str, str | None] = {}
-    for name in packages:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def interpreter() -> dict[str, str]:
-    """Python and platform, as far as test outcomes may depend on them."""
-    return {
-        "python": platform.python_version(),
-        "implementation": platform.python_implementation(),
-        "system": platform.system(),
-        "machine": platform.machine(),
-    }
 
 
 def machine(packages: Iterable[str]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.files import read_json, sha256_file, sha256_value
+from inference_lab.records.installed import ran_elsewhere
 from inference_lab.records.sources import SOURCE_ROOT, Sources
 
 # What is written and how. Raised when a receipt or raw file changes its form or `records` its meaning.
@@ -224,6 +225,12 @@ def check_outputs(manifest_path: Path, manifest: Mapping[str, Any]) -> None:
                 f"{file}: differs from {manifest_path}: expected sha256 {made['sha256']}, found {found};"
                 f" {ways_out(manifest_path)}"
             )
+
+
+def tests_ran_elsewhere() -> bool:
+    """Whether there is a tests' receipt and it is from another platform or other versions than are here."""
+    path = Path(TESTS_RECEIPT)
+    return path.exists() and ran_elsewhere(read_json(path))
 
 
 @dataclass(frozen=True)

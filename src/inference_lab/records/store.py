@@ -93,7 +93,9 @@ def replace_record(
         finally:
             shutil.rmtree(stage)
     except OSError as error:
-        raise RecordError(f"{at}: cannot be written ({error.strerror or error}); no record was made") from error
+        raise RecordError(
+            f"{at}: cannot be written ({error.strerror or error}); no record was made"
+        ) from error
     return moved
 
 

@@ -1,0 +1,23 @@
+# The chain of inference_lab, in the order of the data. What re-runs and why: workflow/rules/common.smk.
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+configfile: "config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/tests.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/summary.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/analysis.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        closing_table,
+        chain.TESTS_RECEIPT,
+        results(AUTO),

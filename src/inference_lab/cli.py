@@ -1,0 +1,157 @@
+"""Commands. One subcommand a stage; each parses its words and calls one function."""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import ConfigError, LabError
+from inference_lab.records import chain, locks
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit status of `inference-lab`: 0 done, 2 refused with one line on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="inference-lab",
+        description="A laboratory for LLM inference whose every number can explain itself.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    add = commands.add_parser("example", help="the smallest cached decode, step by step")
+    add.set_defaults(run=_example)
+
+    add = commands.add_parser("test", help="run the unit tests and write results/tests.json")
+    add.set_defaults(run=_test)
+
+    add = _stage(commands, "measure", "measure an experiment and record it")
+    add.add_argument("--lock", type=Path, default=locks.MACHINE_LOCK, help="the machine's one lock")
+    add.set_defaults(run=_measure)
+    _stage(commands, "summarize", "make summary.csv from the raw samples").set_defaults(run=_summarize)
+    add = _stage(commands, "figure", "draw one figure or page")
+    add.add_argument("figure", help="file name as in judge.figures")
+    add.set_defaults(run=_figure)
+    _stage(commands, "analyze", "set prediction beside result").set_defaults(run=_analyze)
+    _stage(commands, "article", "write docs/experiments/ from the numbers").set_defaults(run=_article)
+    return run(parser, words)
+
+
+def _stage(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text)
+    parser.add_argument("experiment")
+    parser.add_argument(
+        "--section", required=True, type=_json, help="this stage's part of config.yaml as JSON"
+    )
+    return parser
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("must be a JSON object: the section's part")
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
+    """Exit status of a parsed command; an error a user can meet is one line on stderr and 2."""
+    args = parser.parse_args(words)
+    try:
+        print(args.run(args))
+    except LabError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted; nothing half-made was left in place", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 141
+    return 0
+
+
+def _example(_: argparse.Namespace) -> str:
+    from inference_lab.experiments.example import example
+
+    return example()
+
+
+def _test(_: argparse.Namespace) -> str:
+    from inference_lab import stages
+
+    return stages.run_tests()
+
+
+def _measure(args: argparse.Namespace) -> str:
+    from inference_lab import stages
+
+    locks.die_with_parent()
+    step = chain.measure_step(args.experiment, args.section)
+    shown = progress(f"{args.experiment} measure")
+    return stages.measure(step, Path(step.receipt), shown, in_pipeline=True, lock=args.lock)
+
+
+def _summarize(args: argparse.Namespace) -> str:
+    from inference_lab import stages
+
+    return stages.derive(chain.summary_step(args.experiment, args.section))
+
+
+def _figure(args: argparse.Namespace) -> str:
+    from inference_lab import stages
+
+    return stages.derive(chain.figure_step(args.experiment, args.section, args.figure))
+
+
+def _analyze(args: argparse.Namespace) -> str:
+    from inference_lab import stages
+
+    return stages.derive(chain.analysis_step(args.experiment, args.section))
+
+
+def _article(args: argparse.Namespace) -> str:
+    from inference_lab import stages
+
+    return stages.derive(chain.article_step(args.experiment, args.section))
+
+
+@contextlib.contextmanager
+def progress(label: str) -> Generator[Callable[[int, int], None]]:
+    """A function that is told (done, total): a bar on a terminal, a line every tenth elsewhere."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        with Progress(console=Console(stderr=True)) as bar:
+            task = bar.add_task(label, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    said = -1
+
+    def plain(done: int, total: int) -> None:
+        nonlocal said
+        if (tenth := 10 * done // total) > said:
+            said = tenth
+            print(f"{label}: {done} of {total} rounds", file=sys.stderr, flush=True)
+
+    yield plain
+
+
+def seed_measure(words: Sequence[str] | None = None) -> int:
+    """Exit status of `p2-inference-systems`: a seed measurement into a raw file of any name."""
+    from inference_lab import seed
+
+    return seed.measure(words)
+
+
+def seed_summary(words: Sequence[str] | None = None) -> int:
+    """Exit status of `p2-inference-systems-summary`: summary, figures and knee of a raw file."""
+    from inference_lab import seed
+
+    return seed.summary(words)
+
+
+__all__ = ["ConfigError", "main", "progress", "run", "seed_measure", "seed_summary"]

@@ -1,0 +1,54 @@
+"""The closing table: what is recorded, since when and where, whether it may be believed, whether current."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import LabError
+from inference_lab.records.chain import Chain, read_receipt
+
+_HEAD = ("experiment", "recorded", "on", "flags", "state", "figures")
+
+
+def closing_table(config: Mapping[str, Any]) -> str:
+    """One line an experiment: recorded when and where, flags, current or why not, figures."""
+    walk = Chain(config)
+    rows = [_HEAD, *(_row(walk, experiment) for experiment in walk.experiments)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def _row(walk: Chain, experiment: str) -> tuple[str, ...]:
+    figures = ", ".join(walk.experiments[experiment]["judge"]["figures"]) or "none"
+    manifest = Path(walk.step("measure", experiment).receipt)
+    if not manifest.exists():
+        return (experiment, "never", "", "", "not measured", figures)
+    try:
+        record = read_receipt(manifest)
+        when, where = (
+            record["started_at"][:16].replace("T", " "),
+            record["environment"].get("cpu_model", "unknown"),
+        )
+        state = _state(walk, experiment)
+    except LabError as error:
+        return (experiment, "?", "", "", str(error), figures)
+    return (experiment, when, where, _flags(manifest.with_name("summary.csv")), state, figures)
+
+
+def _state(walk: Chain, experiment: str) -> str:
+    for step in walk.steps(experiment):
+        reasons = walk.stale_record(step) if step.stage == "measure" else walk.why(step)
+        if reasons:
+            return f"{step.stage} out of date: {'; '.join(reasons)}"
+    return "current"
+
+
+def _flags(summary: Path) -> str:
+    import csv
+
+    try:
+        with summary.open(encoding="utf-8", newline="") as file:
+            found = {flag for row in csv.DictReader(file) for flag in (row.get("flags") or "").split()}
+    except OSError:
+        return "no summary"
+    return " ".join(sorted(found)) or "none"

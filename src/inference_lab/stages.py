@@ -1,0 +1,214 @@
+"""One function a stage: reads what the stage reads, has it made, puts it in place with its receipt last.
+
+Joins records to experiments, analysis and figures. Each module of those is imported when its stage runs,
+so that measuring meets no pandas and a plan meets nothing.
+"""
+
+import csv
+import io
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from importlib import import_module  # noqa: TID251  (the one dispatch of stages)
+from pathlib import Path
+from typing import Any
+
+from inference_lab import environment
+from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
+from inference_lab.records import chain, locks, store
+from inference_lab.records.chain import Chain, Step
+from inference_lab.records.files import json_text, sha256_file, write_file
+from inference_lab.records.installed import platform_and_packages, ran_elsewhere
+from inference_lab.records.record import Record, View
+from inference_lab.records.sources import Sources
+
+Progress = Callable[[int, int], None]
+WATCHED_BY_GIT = ("src", "config.yaml", "predictions", "pyproject.toml")
+
+
+def stage_module(name: str) -> Any:
+    """The package module of that name, imported now. Raises ConfigError when there is none."""
+    if not Path(__file__).parent.joinpath(*name.split(".")).with_suffix(".py").is_file():
+        raise ConfigError(f"no module src/inference_lab/{name.replace('.', '/')}.py: name an existing one")
+    return import_module(f"inference_lab.{name}")
+
+
+def run_tests() -> str:
+    """What happened, in words, after the unit tests passed and their receipt was written."""
+    os.environ.update(environment.with_threads(1))
+    from inference_lab.testing import run_unit_tests
+
+    step = chain.tests_step()
+    before = step.inputs(Sources())
+    Path(step.receipt).unlink(missing_ok=True)  # a failure leaves no receipt
+    outcomes = run_unit_tests()
+    sources = Sources()
+    if step.inputs(sources) != before:
+        raise RecordError("a source or test changed while the tests ran; run them again")
+    receipt = {
+        **chain.receipt_of(step, sources),
+        "tests": outcomes,
+        "environment": {
+            **platform_and_packages(step.pins(sources)),
+            "thread_variables": dict.fromkeys(environment.THREAD_VARIABLES, "1"),
+        },
+    }
+    write_file(Path(step.receipt), json_text(chain.seal(receipt)))
+    return f"{len(outcomes)} unit tests passed: {step.receipt}"
+
+
+def check_tests() -> str:
+    """The digest of the tests' receipt. Raises MeasurementRefused unless it holds here and now."""
+    step = chain.tests_step()
+    walk = Chain({"experiments": {}})
+    if reasons := walk.differences(step):
+        raise MeasurementRefused(
+            f"{step.receipt} does not hold ({'; '.join(reasons[:3])}); run snakemake {step.receipt} first"
+        )
+    if ran_elsewhere(chain.read_receipt(Path(step.receipt))):
+        raise MeasurementRefused(
+            f"{step.receipt} is from another platform or other versions;"
+            f" run snakemake -R tests -- {step.receipt}"
+        )
+    return sha256_file(Path(step.receipt))
+
+
+def measure(
+    step: Step,
+    manifest_path: Path,
+    progress: AbstractContextManager[Progress],
+    *,
+    in_pipeline: bool,
+    lock: Path = locks.MACHINE_LOCK,
+) -> str:
+    """What was recorded where, in words, once samples and manifest are in place.
+
+    Refused before anything runs: pins that differ from what is installed; in the pipeline also tests
+    that do not hold and a prediction file that is missing or invalid. A record that stood there is moved
+    to superseded/.
+    """
+    sources = Sources()
+    before, pins = step.inputs(sources), step.pins(sources)
+    environment.check_pins(pins)
+    tests = check_tests() if in_pipeline else _tests_if_current()
+    prediction = _prediction(step.experiment, required=in_pipeline)
+    module = stage_module(step.modules[0])
+    git = _git()
+    with locks.one_measurement(lock), progress as report:
+        started = datetime.now(UTC)
+        found = module.measure(step.section, report)
+        finished = datetime.now(UTC)
+        if step.inputs(Sources()) != before:
+            raise MeasurementRefused(f"{step.name}: a source changed while it ran; nothing was recorded")
+        manifest = {
+            "schema": chain.SCHEMA,
+            "stage": "measure",
+            "kind": found.kind,
+            "experiment": step.experiment,
+            "command": list(step.command),
+            "conditions": step.section,
+            "inputs": before,
+            "pins": pins,
+            "tests": tests,
+            "prediction": prediction,
+            **found.facts,
+            "environment": {**environment.machine(pins), **found.environment},
+            "git": git,
+            "started_at": started.isoformat(timespec="seconds"),
+            "finished_at": finished.isoformat(timespec="seconds"),
+            "clock": "perf_counter_ns",
+            "validity": {"valid": True, "reasons": []},
+        }
+        files, rows = _beside(manifest_path, found.files), _beside(manifest_path, found.rows)
+        moved = store.replace_record(manifest_path, files, rows, manifest)
+    counted = ", ".join(f"{rows[name]} rows in {name}" for name in rows)
+    kept = f"; the record before it is kept in {moved}" if moved else ""
+    return f"{step.experiment}: {counted} and {manifest_path}{kept}"
+
+
+def _beside(manifest_path: Path, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The same entries under the names they have beside this manifest: <stem>.csv, <stem>.controls.csv."""
+    stem = manifest_path.name.removesuffix(".manifest.json")
+    if stem == manifest_path.name:
+        return dict(named)
+    names = {"raw.csv": f"{stem}.csv", "controls.csv": f"{stem}.controls.csv"}
+    return {names[name]: value for name, value in named.items()}
+
+
+def _tests_if_current() -> str:
+    try:
+        return check_tests()
+    except (MeasurementRefused, RecordError, ConfigError):
+        return "not current"
+
+
+def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
+    from inference_lab.records.prediction import load_prediction
+
+    path = Path(chain.prediction_file(experiment))
+    if not path.exists() and not required:
+        return None
+    load_prediction(path)
+    return {"file": path.as_posix(), "sha256": sha256_file(path)}
+
+
+def _git() -> dict[str, Any] | None:
+    def run(*words: str) -> str:
+        return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = run("status", "--porcelain", "--", *WATCHED_BY_GIT)
+        return {"commit": run("rev-parse", "HEAD"), "dirty": bool(changed)}
+    except (OSError, subprocess.CalledProcessError):  # no git, no repository or no commit yet
+        return None
+
+
+def read_view(experiment: str, judge: Mapping[str, Any], figure: str) -> View:
+    """What one figure or page of a recorded experiment is drawn from."""
+    at = Path(chain.folder(experiment))
+    record = store.load_record(at / "manifest.json")
+    return view_of(record, (at / "summary.csv").read_text(encoding="utf-8"), judge, figure)
+
+
+def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str) -> View:
+    """A view from a record in memory and the text of its summary."""
+    from hashlib import sha256
+
+    raw = next(made["sha256"] for name, made in record.manifest["outputs"].items() if "controls" not in name)
+    source = {
+        "experiment": record.experiment,
+        "raw_sha256": raw,
+        "summary_sha256": sha256(summary.encode()).hexdigest(),
+        "command": f"snakemake {chain.folder(record.experiment)}/{figure}",
+    }
+    return View(record, list(csv.DictReader(io.StringIO(summary))), judge, source)
+
+
+def texts(step: Step) -> dict[str, str]:
+    """`{file: text}` of everything a derived step makes, from what is recorded, without writing it."""
+    at = Path(chain.folder(step.experiment))
+    if step.stage == "summary":
+        record = store.load_record(at / "manifest.json")
+        return {step.makes[0]: stage_module(step.modules[0]).summarise(record, step.section)}
+    if step.stage == "figure":
+        view = read_view(step.experiment, step.section, step.command[2])
+        return {step.makes[0]: stage_module(step.modules[0]).draw(view)}
+    if step.stage == "analysis":
+        view = read_view(step.experiment, step.section, "analysis.md")
+        made = stage_module("analysis.page").pages(view, Path(chain.prediction_file(step.experiment)))
+        return dict(zip(step.makes, made, strict=True))
+    template, summary, verdicts, manifest = (Path(path) for path in step.reads)
+    return {step.makes[0]: stage_module("analysis.article").render(template, summary, verdicts, manifest)}
+
+
+def derive(step: Step) -> str:
+    """What happened, in words, once a summary, figure, analysis or article and its receipt are in place."""
+    made = store.make(step, lambda: texts(step))
+    return f"{' '.join(step.makes)}: {'made' if made else 'holds already'}"
+
+
+def steps_of(experiments: Sequence[str], walk: Chain) -> list[Step]:
+    """Every step of the named experiments, all of them when none is named."""
+    return [step for experiment in experiments or walk.experiments for step in walk.steps(experiment)]

@@ -1,0 +1,14 @@
+# What they look like: one file, one function, one receipt.
+rule figure:
+    input:
+        inputs("figure"),
+    output:
+        figure=update("results/{experiment}/{figure}"),
+        receipt=update("results/{experiment}/receipts/{figure}.json"),
+    wildcard_constraints:
+        experiment=any_of(EXPERIMENTS),
+        figure=any_of(FIGURES),
+    params:
+        section=section("figure"),
+    shell:
+        "exec inference-lab figure {wildcards.experiment:q} {wildcards.figure:q} --section {params.section:q}"

@@ -1,0 +1,13 @@
+# What the samples amount to.
+rule summary:
+    input:
+        inputs("summary"),
+    output:
+        table=update("results/{experiment}/summary.csv"),
+        receipt=update("results/{experiment}/receipts/summary.json"),
+    wildcard_constraints:
+        experiment=any_of(EXPERIMENTS),
+    params:
+        section=section("summary"),
+    shell:
+        "exec inference-lab summarize {wildcards.experiment:q} --section {params.section:q}"

@@ -1,0 +1,8 @@
+# The evidence that this source is right.
+rule tests:
+    input:
+        inputs("tests"),
+    output:
+        update(chain.TESTS_RECEIPT),
+    shell:
+        "exec inference-lab test"
