@@ -112,29 +112,37 @@ def _fuse(wq: Array, wk: Array, wv: Array) -> Array:
     return np.concatenate((wq * (1 / math.sqrt(wq.shape[1])), wk, wv), axis=1)
 
 
+def _split(qkv: Array, D: int) -> tuple[Array, Array, Array]:
+    """(..., D+D+E) -> (..., D), (..., D), (..., E), views."""
+    return qkv[..., :D], qkv[..., D : 2 * D], qkv[..., 2 * D :]
+
+
 def _decode(x: Array, wq: Array, wk: Array, wv: Array, cache: KVCache) -> Array:
-    """(..., T, C) -> (..., T, E): T steps from an empty cache."""
+    """(..., T, C) -> (..., T, E): T steps from an empty cache, each projecting its own token alone."""
     output = np.empty((*x.shape[:-1], wv.shape[1]), x.dtype)
     w_qkv = _fuse(wq, wk, wv)
+    qkv = np.empty((*x.shape[:-2], w_qkv.shape[1]), x.dtype)
+    q, k, v = _split(qkv, wk.shape[1])  # views: every product below fills them
+    row = np.empty((*x.shape[:-2], 1), x.dtype)
     for t in range(x.shape[-2]):
-        _step(x[..., t, :], w_qkv, wk.shape[1], cache, output[..., t, :])
+        np.matmul(x[..., t, :], w_qkv, out=qkv)
+        _step(q, k, v, cache, output[..., t, :], row)
     return output
 
 
-def _step(token: Array, w_qkv: Array, D: int, cache: KVCache, output: Array) -> tuple[Array, Array]:
-    """(..., C), (C, D+D+E) -> exponentials (..., length), their sums (..., 1).
+def _step(q: Array, k: Array, v: Array, cache: KVCache, output: Array, row: Array) -> Array:
+    """(..., D), (..., D), (..., E) of the newest token -> exponentials (..., length).
 
-    Appends the token to `cache` and writes its attention into `output` (..., E).
+    Appends k and v to `cache`, writes the attention of q into `output` (..., E) and the sums of the
+    exponentials into `row` (..., 1).
     """
-    qkv = token @ w_qkv
-    cache.append(qkv[..., D : 2 * D], qkv[..., 2 * D :])
-    scores = np.matvec(cache.keys, qkv[..., :D])
-    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+    cache.append(k, v)
+    scores = np.matvec(cache.keys, q)
+    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True, out=row)
     exponentials = np.exp(scores, out=scores)
-    sums = np.add.reduce(exponentials, axis=-1, keepdims=True)
     np.vecmat(exponentials, cache.values, out=output)
-    output /= sums  # E divisions a sequence; of the weights they would be `length`
-    return exponentials, sums
+    output /= np.add.reduce(exponentials, axis=-1, keepdims=True, out=row)  # not each weight
+    return exponentials
 
 
 def check_inputs(x: Array, wq: Array, wk: Array, wv: Array) -> None:
@@ -188,8 +196,10 @@ def decode_step(
     if cache.is_full:
         raise InputError(f"cache is full with {cache.length} tokens; make one with more slots")
     output = np.empty((*token.shape[:-1], wv.shape[1]), token.dtype)
-    exponentials, sums = _step(token, _fuse(wq, wk, wv), wk.shape[1], cache, output)
-    return output, exponentials / sums, cache.keys, cache.values
+    sums = np.empty((*token.shape[:-1], 1), token.dtype)
+    q, k, v = _split(token @ _fuse(wq, wk, wv), wk.shape[1])
+    weights = _step(q, k, v, cache, output, sums) / sums
+    return output, weights, cache.keys, cache.values
 
 
 def causal_attention(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
