@@ -19,5 +19,6 @@ rule all:
     default_target: True
     input:
         closing_table,
-        chain.TESTS_RECEIPT,
+        receipts.TESTS_RECEIPT,
         results(AUTO),
+        receipts.VERIFIED_RECEIPT,

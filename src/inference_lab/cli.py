@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
-from inference_lab.errors import ConfigError, LabError
+from inference_lab.errors import LabError, RecordError
 from inference_lab.records import chain, locks
 
 
@@ -35,6 +35,12 @@ def main(words: Sequence[str] | None = None) -> int:
     add.set_defaults(run=_figure)
     _stage(commands, "analyze", "set prediction beside result").set_defaults(run=_analyze)
     _stage(commands, "article", "write docs/experiments/ from the numbers").set_defaults(run=_article)
+
+    add = commands.add_parser("verify", help="rebuild every result from its raw data and compare bytes")
+    add.add_argument("experiment", nargs="*", help="default: all")
+    add.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")
+    add.add_argument("--receipt", type=Path, help="write the stage's receipt here and skip what it knows")
+    add.set_defaults(run=_verify)
     return run(parser, words)
 
 
@@ -118,6 +124,21 @@ def _article(args: argparse.Namespace) -> str:
     return stages.derive(chain.article_step(args.experiment, args.section))
 
 
+def _verify(args: argparse.Namespace) -> str:
+    from inference_lab import verification
+    from inference_lab.records.config import load_config
+
+    config = args.config or load_config()
+    if args.receipt:
+        return verification.verify_stage(config, args.receipt)
+    walk = chain.Chain(config)
+    findings = verification.verify(walk, args.experiment or list(walk.experiments), {})
+    text = verification.as_table(findings)
+    if any(finding.mismatch for finding in findings):
+        raise RecordError(f"a recorded result does not follow from its raw data\n{text}")
+    return text
+
+
 @contextlib.contextmanager
 def progress(label: str) -> Generator[Callable[[int, int], None]]:
     """A function that is told (done, total): a bar on a terminal, a line every tenth elsewhere."""
@@ -154,4 +175,4 @@ def seed_summary(words: Sequence[str] | None = None) -> int:
     return seed.summary(words)
 
 
-__all__ = ["ConfigError", "main", "progress", "run", "seed_measure", "seed_summary"]
+__all__ = ["main", "progress", "run", "seed_measure", "seed_summary"]

@@ -26,3 +26,15 @@ rule article:
         section=section("article"),
     shell:
         "exec inference-lab article {wildcards.experiment:q} --section {params.section:q}"
+
+
+# Every record checked and every derived file rebuilt in memory: what a fresh clone does first.
+rule verify:
+    input:
+        inputs("verify"),
+    output:
+        update(receipts.VERIFIED_RECEIPT),
+    params:
+        config=lab_files.canonical({"experiments": config["experiments"]}),
+    shell:
+        "exec inference-lab verify --config {params.config:q} --receipt {output:q}"

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from inference_lab.errors import LabError
-from inference_lab.records import chain, config as checked, files, locks, table
+from inference_lab.records import chain as receipts, config as lab_config, files as lab_files
+from inference_lab.records import locks as lab_locks, table as lab_table
 
 
 def refuse(error):
@@ -18,7 +19,7 @@ def refuse(error):
 
 
 try:
-    checked.check_config(config)
+    lab_config.check_config(config)
 except LabError as error:
     refuse(error)
 
@@ -42,11 +43,11 @@ def walk():
     claim()
     # Metadata does not decide either, with or without the profile.
     workflow.dag_settings.rerun_triggers = set()
-    asked = chain.Asked(
+    asked = receipts.Asked(
         frozenset(map(str, workflow.dag_settings.forcerun)),
         workflow.dag_settings.forceall,
     )
-    return chain.Chain(config, asked)
+    return receipts.Chain(config, asked)
 
 
 def claim():
@@ -58,7 +59,7 @@ def claim():
     ):
         return
     here = os.open(".", os.O_RDONLY)  # the kernel frees it with its holder
-    locks.hold(here, "runs in this checkout")
+    lab_locks.hold(here, "runs in this checkout")
     Path(".snakemake/locks").mkdir(
         parents=True, exist_ok=True
     )  # the run before removed it on its way out
@@ -67,7 +68,7 @@ def claim():
         *Path(".snakemake/incomplete").glob("*"),
     ):
         left.unlink(missing_ok=True)
-    files.clear_leftovers()
+    lab_files.clear_leftovers()
 
 
 def step_of(stage, wildcards):
@@ -97,9 +98,9 @@ def inputs(stage, *needs):
             return [ancient(path) for path in reads if os.path.exists(path)]
         logger.info(f"{step.name}: {'; '.join(why)}")
         workflow.dag.forcefiles.add(step.receipt)
-        if stage == "measure" and chain.tests_ran_elsewhere():
+        if stage == "measure" and receipts.tests_ran_elsewhere():
             logger.info("tests: the receipt is from another platform or other versions")
-            workflow.dag.forcefiles.add(chain.TESTS_RECEIPT)
+            workflow.dag.forcefiles.add(receipts.TESTS_RECEIPT)
         return reads
 
     return of
@@ -107,12 +108,12 @@ def inputs(stage, *needs):
 
 def section(stage):
     """A stage's part of its config section, as the one JSON argument its command gets."""
-    return lambda wildcards: files.canonical(step_of(stage, wildcards).section)
+    return lambda wildcards: lab_files.canonical(step_of(stage, wildcards).section)
 
 
 def results(experiments):
     """Every committed file of these experiments."""
-    return lambda wildcards: chain.files_of(
+    return lambda wildcards: receipts.files_of(
         [s for e in experiments for s in walk().steps(e)]
     )
 
@@ -124,5 +125,5 @@ def closing_table(wildcards):
         and not workflow.dryrun
         and workflow.is_main_process
     ):
-        atexit.register(lambda: print(table.closing_table(config), file=sys.stderr))
+        atexit.register(lambda: print(lab_table.closing_table(config), file=sys.stderr))
     return []

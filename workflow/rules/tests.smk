@@ -3,6 +3,6 @@ rule tests:
     input:
         inputs("tests"),
     output:
-        update(chain.TESTS_RECEIPT),
+        update(receipts.TESTS_RECEIPT),
     shell:
         "exec inference-lab test"

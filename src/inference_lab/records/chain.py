@@ -21,6 +21,7 @@ from inference_lab.records.sources import SOURCE_ROOT, Sources
 SCHEMA = 1
 
 TESTS_RECEIPT = "results/tests.json"
+VERIFIED_RECEIPT = "results/.verified.json"  # of this machine, ignored by git
 RAW_FILES = ("raw.csv", "controls.csv")
 
 
@@ -45,7 +46,7 @@ class Step:
     def sources(self, sources: Sources) -> dict[str, str]:
         """`{path: digest}` of the source files whose meaning this step depends on."""
         if self.stage != "tests":
-            return sources.closure(*self.modules)
+            return sources.closure(*self.modules)  # none for `verify`: receipts stand for what it rebuilds
         return {path: sources.digest(path) for path in tested_files(sources.root)}
 
     def inputs(self, sources: Sources) -> dict[str, str]:
@@ -258,6 +259,8 @@ class Chain:
         """The step of a stage. Raises ConfigError for an experiment or figure the config does not name."""
         if stage == "tests":
             return tests_step()
+        if stage == "verify":
+            return self.verify_step()
         if experiment not in self.experiments:
             known = ", ".join(self.experiments)
             raise ConfigError(f"no experiment {experiment!r} in the config; it has {known}")
@@ -280,6 +283,16 @@ class Chain:
         first = [self.step("measure", experiment), self.step("summary", experiment)]
         return [*first, *figures, self.step("analysis", experiment), *article]
 
+    def verify_step(self) -> Step:
+        """The step that rebuilds what is recorded and compares; it reads the receipts of every record."""
+        reads = [
+            step.receipt
+            for experiment in self.experiments
+            if not self.manual(experiment) or Path(self.step("measure", experiment).receipt).exists()
+            for step in self.steps(experiment)
+        ]
+        return Step("verify", "", ("verify",), VERIFIED_RECEIPT, makes=(), reads=tuple(reads))
+
     def manual(self, experiment: str) -> bool:
         """Whether the experiment measures only when asked for by name."""
         return self.experiments[experiment].get("refresh") == "manual"
@@ -299,17 +312,21 @@ class Chain:
             return self._why_measure(step)
         if self.asked.forces(step, step.stage):
             return ["asked for"]
-        if upstream := [other for other in self._before(step) if self.why(other)]:
-            return [f"{upstream[0].name}: {', '.join(self.why(upstream[0]))}"]
+        for other in self._before(step):
+            if why := self.why(other):
+                return [f"{other.name}: {', '.join(why)}"]
         for path in step.reads:
             if not Path(path).is_file():
                 raise ConfigError(f"{path}: no such file, and {step.name} reads it; write it or restore it")
         return self.differences(step)
 
     def _before(self, step: Step) -> Iterable[Step]:
-        earlier = {"summary": ["measure"], "figure": ["summary"], "analysis": ["summary"]}
-        earlier["article"] = ["analysis"]
-        return [self.step(stage, step.experiment) for stage in earlier.get(step.stage, [])]
+        if step.stage == "verify":
+            made = set(step.reads)
+            every = [other for experiment in self.experiments for other in self.steps(experiment)]
+            return [other for other in every if other.receipt in made]
+        earlier = {"summary": "measure", "figure": "summary", "analysis": "summary", "article": "analysis"}
+        return [self.step(earlier[step.stage], step.experiment)] if step.stage in earlier else []
 
     def _why_measure(self, step: Step) -> list[str]:
         manifest = Path(step.receipt)
@@ -334,7 +351,7 @@ class Chain:
             return ["no record yet"]
         receipt = read_receipt(manifest)
         check_outputs(manifest, receipt)
-        return self._changed(step, receipt)
+        return self.changed(step, receipt)
 
     def differences(self, step: Step) -> list[str]:
         """What a derived step's receipt no longer agrees with, in words; [] when it holds."""
@@ -345,9 +362,10 @@ class Chain:
             receipt = read_receipt(path)
         except RecordError:
             return [f"{path.as_posix()} was edited"]
-        return [*self._changed(step, receipt), *_remake(step, receipt)]
+        return [*self.changed(step, receipt), *_remake(step, receipt)]
 
-    def _changed(self, step: Step, receipt: Mapping[str, Any]) -> list[str]:
+    def changed(self, step: Step, receipt: Mapping[str, Any]) -> list[str]:
+        """What a step reads now that its receipt did not read, in words; [] when all is the same."""
         if receipt.get("schema") != SCHEMA:
             return [f"records have form {SCHEMA} now, this one {receipt.get('schema')}"]
         was, now = receipt["inputs"], step.inputs(self.sources)

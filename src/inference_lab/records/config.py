@@ -14,6 +14,18 @@ from inference_lab.errors import ConfigError
 SCHEMA_FILE = Path("workflow/schemas/config.schema.yaml")
 
 
+def load_config(file: Path = Path("config.yaml")) -> dict[str, Any]:
+    """The checked config of this checkout. Raises ConfigError when it is missing, torn or not allowed."""
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file; run this in a checkout of the project") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{file}: not YAML ({' '.join(str(error).split())}); mend it") from None
+    check_config(config, file.name)
+    return config
+
+
 def check_config(config: Mapping[str, Any], file: str = "config.yaml") -> None:
     """Raises ConfigError with the first thing that is wrong: key, what it says, what is allowed."""
     check_schema(config, SCHEMA_FILE, file)
