@@ -41,6 +41,13 @@ def main(words: Sequence[str] | None = None) -> int:
     add.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")
     add.add_argument("--receipt", type=Path, help="write the stage's receipt here and skip what it knows")
     add.set_defaults(run=_verify)
+
+    add = commands.add_parser("explain", help="where a figure, summary or record comes from")
+    add.add_argument("file", type=Path)
+    add.set_defaults(run=_explain)
+
+    add = commands.add_parser("records", help="what is recorded, and what was superseded")
+    add.set_defaults(run=_records)
     return run(parser, words)
 
 
@@ -137,6 +144,21 @@ def _verify(args: argparse.Namespace) -> str:
     if any(finding.mismatch for finding in findings):
         raise RecordError(f"a recorded result does not follow from its raw data\n{text}")
     return text
+
+
+def _explain(args: argparse.Namespace) -> str:
+    from inference_lab.explanation import explain
+    from inference_lab.records.config import load_config
+
+    return explain(args.file, chain.Chain(load_config()))
+
+
+def _records(_: argparse.Namespace) -> str:
+    from inference_lab.records.config import load_config
+    from inference_lab.records.table import closing_table, superseded
+
+    config = load_config()
+    return f"{closing_table(config)}\n\n{superseded(config)}"
 
 
 @contextlib.contextmanager

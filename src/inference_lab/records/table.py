@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import LabError
-from inference_lab.records.chain import Chain, read_receipt
+from inference_lab.records.chain import Chain, folder, read_receipt
 
 _HEAD = ("experiment", "recorded", "on", "flags", "state", "figures")
 
@@ -52,3 +52,17 @@ def _flags(summary: Path) -> str:
     except OSError:
         return "no summary"
     return " ".join(sorted(found)) or "none"
+
+
+def superseded(config: Mapping[str, Any]) -> str:
+    """One line a record that was replaced and kept: where it stands, when it was measured, its digest."""
+    lines: list[str] = []
+    for experiment in config["experiments"]:
+        for kept in sorted(Path(folder(experiment), "superseded").glob("*")):
+            try:
+                record = read_receipt(kept / "manifest.json")
+                what = f"measured {record['started_at']}, manifest {record['digest'][:8]}"
+            except LabError:
+                what = "no whole manifest: files that were no record"
+            lines.append(f"{kept.as_posix()}  {what}")
+    return "\n".join(lines) or "no superseded record on this machine"

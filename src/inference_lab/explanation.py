@@ -1,0 +1,174 @@
+"""Where a number comes from, in plain words: figure, summary, raw rows, machine, sources, tests."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import RecordError
+from inference_lab.records import chain
+from inference_lab.records.chain import Chain, Step
+from inference_lab.records.files import sha256_file
+from inference_lab.records.svg import read_metadata
+
+
+def explain(file: Path, walk: Chain) -> str:
+    """The chain behind a figure, summary, page or record of this checkout, or behind a copied SVG.
+
+    Raises RecordError when the file belongs to no record here and says itself nothing about its origin.
+    """
+    step = _step_of(file, walk)
+    if step is not None:
+        return "\n".join(
+            [*_made(step, walk), *_measured(step.experiment, walk), _rebuild(step.makes[0], step)]
+        )
+    return "\n".join(_copied(file, walk))
+
+
+def _step_of(file: Path, walk: Chain) -> Step | None:
+    """The step of this checkout that makes the file or whose receipt it is."""
+    try:
+        name = file.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return None
+    steps = (step for experiment in walk.experiments for step in walk.steps(experiment))
+    return next((step for step in steps if name in (*step.makes, step.receipt)), None)
+
+
+def _copied(file: Path, walk: Chain) -> list[str]:
+    """The chain of an SVG from elsewhere, by what it says of itself, joined to the record it names."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(
+            f"{file}: cannot be read as a figure ({error}); name a figure, summary or record"
+        ) from None
+    try:
+        source = read_metadata(text)
+    except RecordError as error:
+        raise RecordError(f"{file}: belongs to no record of this checkout, and {error}") from None
+    lines = [
+        f"{file}: a figure of {source['experiment']}, by its own metadata",
+        f"  <- summary with sha256 {source['summary_sha256']}",
+        f"  <- raw samples with sha256 {source['raw_sha256']}",
+    ]
+    manifest = _manifest_with(source["experiment"], source["raw_sha256"])
+    if manifest is None:
+        return [
+            *lines,
+            f"  Its record is not here: no manifest in {chain.folder(source['experiment'])}/ names these",
+            "  samples, so machine, conditions and sources cannot be told. Look in that folder's history.",
+        ]
+    lines.append(f"  <- recorded in {manifest}")
+    current = manifest == Path(chain.folder(source["experiment"]), "manifest.json")
+    if current and source["experiment"] in walk.experiments:
+        step = _step_of(Path(source["command"].split()[-1]), walk)
+        if step is not None:
+            same = Path(step.makes[0]).is_file() and Path(step.makes[0]).read_text(encoding="utf-8") == text
+            lines.append(f"  {'the same bytes as' if same else 'not the bytes of'} {step.makes[0]} here")
+            return [*lines, *_measured(step.experiment, walk), _rebuild(step.makes[0], step)]
+    return [*lines, *_of_manifest(chain.read_receipt(manifest)), "  This record was superseded here."]
+
+
+def _manifest_with(experiment: str, raw_sha256: str) -> Path | None:
+    at = Path(chain.folder(experiment))
+    for manifest in (at / "manifest.json", *sorted(at.glob("superseded/*/manifest.json"))):
+        if manifest.is_file():
+            outputs = chain.read_receipt(manifest)["outputs"]
+            if raw_sha256 in (made["sha256"] for made in outputs.values()):
+                return manifest
+    return None
+
+
+def _made(step: Step, walk: Chain) -> list[str]:
+    """The derived links from the asked file back to the record."""
+    if step.stage == "measure":
+        return []
+    if not Path(step.receipt).exists():
+        return [f"{step.makes[0]}: has no receipt {step.receipt}; make it with snakemake {step.makes[0]}"]
+    receipt = chain.read_receipt(Path(step.receipt))
+    lines = [f"{path}: {_state(path, receipt['outputs'].get(path, {}).get('sha256'))}" for path in step.makes]
+    reasons = walk.changed(step, receipt)
+    by = step.modules[0].replace(".", "/")
+    lines.append(f"  <- made by src/inference_lab/{by}.py with {_pins(receipt['pins'])}: {_holds(reasons)}")
+    lines += [
+        f"  <- {path}: {_state(path, receipt['inputs'].get(path))}"
+        for path in step.reads
+        if not path.endswith("manifest.json")
+    ]
+    return lines
+
+
+def _measured(experiment: str, walk: Chain) -> list[str]:
+    step = walk.step("measure", experiment)
+    manifest = Path(step.receipt)
+    if not manifest.exists():
+        return [f"  <- {manifest}: missing; {experiment} has no record here"]
+    record = chain.read_receipt(manifest)
+    lines, at = _of_manifest(record), manifest.parent
+    lines += [
+        f"  <- {at / name}: {made['rows']} rows, {_state(str(at / name), made['sha256'])}"
+        for name, made in record["outputs"].items()
+    ]
+    lines.append(f"     sources, pins and conditions: {_holds(walk.changed(step, record))}")
+    lines.append(f"  <- tests: {_tests(record.get('tests'))}")
+    return lines
+
+
+def _of_manifest(record: Mapping[str, Any]) -> list[str]:
+    seen = record["environment"]
+    git = record["git"]
+    commit = (
+        "outside git" if git is None else f"{git['commit'][:12]}{', with uncommitted changes' * git['dirty']}"
+    )
+    conditions = record["conditions"]
+    sources = [path for path in record["inputs"] if path.endswith(".py")]
+    return [
+        f"  <- measured {record['started_at']} to {record['finished_at']}",
+        f"     on {seen.get('cpu_model', 'a machine unknown')}, {seen.get('cores', '?')} cores,"
+        f" {seen.get('kernel', 'kernel unknown')}, Python {seen.get('python', '?')}",
+        f"     by inference-lab {' '.join(record['command'])}",
+        f"     under {_words(conditions)}",
+        f"     with {_pins(record['pins'])}",
+        f"  <- sources at {commit}: " + ", ".join(f"{path} {record['inputs'][path][:8]}" for path in sources),
+    ]
+
+
+def _words(conditions: Mapping[str, Any]) -> str:
+    return "; ".join(f"{key} {value}" for key, value in conditions.items() if key != "by")
+
+
+def _pins(pins: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in pins.items()) or "no third-party package"
+
+
+def _state(path: str, expected: str | None) -> str:
+    if not Path(path).is_file():
+        return f"missing (sha256 {expected})"
+    found = sha256_file(Path(path))
+    return (
+        f"sha256 {found}, holds"
+        if found == expected
+        else f"DIFFERS: expected sha256 {expected}, found {found}"
+    )
+
+
+def _holds(reasons: Sequence[str]) -> str:
+    return "as they are now" if not reasons else f"no longer: {'; '.join(reasons)}"
+
+
+def _tests(digest: str | None) -> str:
+    if digest is None or not Path(chain.TESTS_RECEIPT).exists():
+        return "unknown: the record names no receipt that stands here"
+    if digest == "not current":
+        return "they were not current when this was measured"
+    receipt = chain.read_receipt(Path(chain.TESTS_RECEIPT))
+    passed = list(receipt["tests"].values()).count("passed")
+    same = sha256_file(Path(chain.TESTS_RECEIPT)) == digest
+    return f"{passed} passed ({chain.TESTS_RECEIPT}); {'the very run' if same else 'run again since'}"
+
+
+def _rebuild(path: str, step: Step) -> str:
+    command = f"uv run snakemake {path}"
+    if step.stage == "measure":
+        return f"Measure it again: uv run snakemake -R {step.receipt} -- {path}"
+    return f"Rebuild it from raw: rm {path} && {command}"
