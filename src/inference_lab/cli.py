@@ -48,6 +48,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
     add = commands.add_parser("records", help="what is recorded, and what was superseded")
     add.set_defaults(run=_records)
+
+    add = commands.add_parser("compare", help="two records of one experiment beside each other")
+    add.add_argument("one", help="a record's folder, or COMMIT:results/EXPERIMENT")
+    add.add_argument("other")
+    add.set_defaults(run=_compare)
     return run(parser, words)
 
 
@@ -159,6 +164,12 @@ def _records(_: argparse.Namespace) -> str:
 
     config = load_config()
     return f"{closing_table(config)}\n\n{superseded(config)}"
+
+
+def _compare(args: argparse.Namespace) -> str:
+    from inference_lab.comparison import compare
+
+    return compare(args.one, args.other)
 
 
 @contextlib.contextmanager
