@@ -80,7 +80,7 @@ def _files_of(manifest: Path) -> list[str]:
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    return [f"{key} {a.get(key)} -> {b.get(key)}" for key in sorted(a | b) if a.get(key) != b.get(key)]
+    return [f"{key} {a.get(key)} -> {b.get(key)}" for key in sorted({**a, **b}) if a.get(key) != b.get(key)]
 
 
 def _words(differences: list[str]) -> str:
