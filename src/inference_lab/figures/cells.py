@@ -1,0 +1,135 @@
+"""What a timing figure plots: rows of summary.csv as checked numbers, joined to the samples behind them.
+
+Answers: which cells, over which axis, with which estimates. Does not know how they look.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from inference_lab.analysis.intervals import Estimate
+from inference_lab.errors import RecordError
+from inference_lab.records.raw import CELL_COLUMNS, Sample
+from inference_lab.records.record import View
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One row of summary.csv: its path, its value of the varied axis, and its samples in order."""
+
+    path: str
+    value: int
+    samples: tuple[Sample, ...]
+    row: Mapping[str, str]
+    place: str
+
+    @property
+    def flags(self) -> list[str]:
+        """Codes of what is wrong with this cell; a flagged cell makes no claim."""
+        return self.text("flags").split()
+
+    def text(self, column: str) -> str:
+        """The column as it is written. Raises RecordError when the row lacks it."""
+        value = self.row.get(column)
+        if value is None:
+            raise _malformed(self.place, column, "missing", "present")
+        return value
+
+    def number(self, column: str) -> float | None:
+        """The column as a number, None when empty. Raises RecordError unless positive and finite."""
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise _malformed(self.place, column, repr(text), "empty or a positive number")
+        return number
+
+    def estimate(self, column: str, lo_column: str, hi_column: str) -> Estimate | None:
+        """The three columns as an estimate, None when there is no value.
+
+        Raises RecordError when a bound stands on the wrong side of the value.
+        """
+        value, lo, hi = self.number(column), self.number(lo_column), self.number(hi_column)
+        if value is None:
+            return None
+        if lo is not None and lo > value:
+            raise _malformed(self.place, lo_column, f"{lo:g}", f"at most {column} ({value:g})")
+        if hi is not None and hi < value:
+            raise _malformed(self.place, hi_column, f"{hi:g}", f"at least {column} ({value:g})")
+        return Estimate(value, lo, hi, len(self.samples))
+
+    def needed(self, column: str, lo_column: str, hi_column: str) -> Estimate:
+        """The same for a value every cell must have. Raises RecordError when it is empty."""
+        estimate = self.estimate(column, lo_column, hi_column)
+        if estimate is None:
+            raise _malformed(self.place, column, "empty", "a positive number")
+        return estimate
+
+
+def varied_axis(view: View) -> str:
+    """The column the experiment varies. Raises RecordError when the manifest does not name one."""
+    conditions = view.record.manifest.get("conditions")
+    vary = conditions.get("vary") if isinstance(conditions, Mapping) else None
+    axis = next(iter(vary), None) if isinstance(vary, Mapping) else None
+    if axis not in CELL_COLUMNS:
+        raise RecordError(
+            f"manifest.json of {view.record.experiment}: conditions.vary names {axis!r}, must name one of"
+            f" {', '.join(CELL_COLUMNS)}; restore it or measure again"
+        )
+    return str(axis)
+
+
+def cells(view: View) -> list[Cell]:
+    """Every row of the summary in order, each with its samples.
+
+    Raises RecordError when a row is malformed or stands twice, when its n is not the number of its
+    samples, or when a sample has no row: a figure that leaves a sample out is not drawn.
+    """
+    axis, experiment = varied_axis(view), view.record.experiment
+    behind: dict[tuple[str, ...], list[Sample]] = {}
+    for sample in view.record.samples:
+        behind.setdefault(tuple(map(str, sample.cell)), []).append(sample)
+    found: list[Cell] = []
+    for line, row in enumerate(view.summary, start=2):
+        place = f"summary.csv of {experiment}, line {line}"
+        for column in (*CELL_COLUMNS, "n"):
+            if not row.get(column):
+                raise _malformed(place, column, "missing or empty", "present")
+        samples = behind.pop(tuple(row[column] for column in CELL_COLUMNS), ())
+        if not samples or row["n"] != str(len(samples)):
+            raise _malformed(place, "n", row["n"], f"{len(samples)}, the samples left for its cell")
+        if not (value := row[axis]).isdecimal() or int(value) < 1:
+            raise _malformed(place, axis, repr(value), "a positive integer to be an axis")
+        found.append(Cell(row["path"], int(value), tuple(samples), row, place))
+    if behind:
+        raise RecordError(
+            f"summary.csv of {experiment}: no row for the samples of {' '.join(next(iter(behind)))};"
+            " every sample belongs to a row; rebuild it from raw.csv"
+        )
+    if not found:
+        raise RecordError(f"summary.csv of {experiment}: there is no row; rebuild it from raw.csv")
+    return found
+
+
+def known(estimates: Sequence[Estimate]) -> list[float]:
+    """Every value and every bound that n supports: what an axis must show."""
+    numbers = [number for e in estimates for number in (e.value, e.lo, e.hi)]
+    return [number for number in numbers if number is not None]
+
+
+def by_path(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """The cells of each path, ascending along the varied axis; paths in order of first appearance."""
+    paths: dict[str, list[Cell]] = {}
+    for cell in cells:
+        paths.setdefault(cell.path, []).append(cell)
+    return {path: sorted(some, key=lambda cell: cell.value) for path, some in paths.items()}
+
+
+def _malformed(place: str, column: str, value: str, must: str) -> RecordError:
+    return RecordError(
+        f"{place}: {column} is {value}, must be {must}; delete summary.csv and rebuild it from raw.csv"
+    )

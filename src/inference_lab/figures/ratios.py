@@ -1,0 +1,92 @@
+"""How much longer or shorter than the baseline each path takes, paired within each round.
+
+Beside it stands what could feign a difference: the baseline against itself (A/A), and the smallest effect
+that the claim rule of GLOSSARY.md accepts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from matplotlib.axes import Axes
+
+from inference_lab.analysis.intervals import Comparison, Estimate, least_effect
+from inference_lab.figures.cells import Cell, by_path, cells, known
+from inference_lab.figures.sheet import READ_INTERVAL, Sheet, line, marks_of, point, samples, sheet
+from inference_lab.figures.style import FAINT, INK, scale, styled, svg
+from inference_lab.records.record import View
+
+
+@styled()
+def draw(view: View) -> str:
+    """SVG of the time ratio path / baseline over the varied axis, with the claim threshold and A/A band.
+
+    Raises RecordError when a row of the summary is malformed.
+    """
+    measured = cells(view)
+    baseline = measured[0].text("baseline")
+    base = {cell.value: cell for cell in measured if cell.path == baseline}
+    compared = [_with_flags_of(base.get(cell.value), cell) for cell in measured if cell.path != baseline]
+    aa = {cell.value: found for cell in measured if (found := cell.estimate("aa_ratio", "aa_lo", "aa_hi"))}
+    least = least_effect([Comparison(found, 1.0, None, None) for found in aa.values()])
+    read = [
+        "Light points: the ratio of every round, left to right in the order measured. Mark: their median,"
+        f" filled when the difference is claimed. {READ_INTERVAL}"
+        if compared
+        else "One path was measured: nothing to compare.",
+        f"Dashed: the smallest effect that is claimed, {least:.1%} either way.",
+        "Grey: the baseline measured against itself (A/A)." if aa else "A/A was not measured.",
+    ]
+    shown, title = compared or measured, f"time of one full decode relative to {baseline}"
+    page = sheet(view, shown, marks_of(measured), (300,), title, " ".join(read))
+    panel, smallest = page.panels[0], (1 / (1 + least), 1 + least)
+    panel.axhline(1, color=INK, linewidth=0.8, zorder=1.5)
+    for bound in smallest:
+        panel.axhline(
+            bound,
+            color=INK,
+            linewidth=0.8,
+            linestyle=(0, (5, 3)),
+            zorder=1.5,
+            gid="claim-above" if bound > 1 else "claim-below",
+        )
+    _draw_aa(panel, page, shown, aa)
+    seen = [0.8, 1.25, *smallest, *known(list(aa.values()))]
+    for row in by_path(compared).values():
+        ratios = [cell.needed("ratio", "ratio_lo", "ratio_hi") for cell in row]
+        line(panel, page, row, ratios)
+        for cell, ratio in zip(row, ratios, strict=True):
+            each = _of_rounds(cell, base.get(cell.value))
+            samples(panel, page, cell, each)
+            point(panel, page, cell, ratio, "ratio", hollow=cell.text("ratio_claimed") != "yes")
+            seen += each
+        seen += known(ratios)
+    scale(panel, seen, f"time / time of {baseline}", log=True)
+    return svg(page.figure, view)
+
+
+def _with_flags_of(base: Cell | None, cell: Cell) -> Cell:
+    """A ratio is in doubt when either of its two sides is."""
+    others = base.flags if base else []
+    flags = [*cell.flags, *(flag for flag in others if flag not in cell.flags)]
+    return replace(cell, row={**cell.row, "flags": " ".join(flags)})
+
+
+def _of_rounds(cell: Cell, base: Cell | None) -> list[float]:
+    """elapsed / baseline's elapsed for each round that has both, in the order measured."""
+    elapsed = {(s.process, s.round): s.elapsed_ns for s in base.samples} if base else {}
+    return [
+        s.elapsed_ns / elapsed[s.process, s.round] for s in cell.samples if (s.process, s.round) in elapsed
+    ]
+
+
+def _draw_aa(panel: Axes, page: Sheet, shown: Sequence[Cell], aa: Mapping[int, Estimate]) -> None:
+    for value, estimate in aa.items():
+        slots = [page.slot(cell) for cell in shown if cell.value == value]
+        left, right = min(slot.at(-1) for slot in slots), max(slot.at(1) for slot in slots)
+        panel.plot(
+            [left, right], [estimate.value] * 2, color=FAINT, linewidth=1, zorder=1.2, gid=f"aa-{value}"
+        )
+        if estimate.lo is not None and estimate.hi is not None:
+            low, high = estimate.lo, estimate.hi
+            corners = [left, right, right, left], [low, low, high, high]
+            panel.fill(*corners, color="#c8c8c8", linewidth=0, zorder=1, gid=f"aa-band-{value}")

@@ -1,0 +1,218 @@
+"""The one look of every figure, and its bytes: same record, same SVG, on any day and under any matplotlibrc.
+
+Lengths are points; WIDTH is 800 px. Colours are from Okabe and Ito's palette for colour-blind readers
+(https://jfly.uni-koeln.de/color/); marker and line style say the same again for print in grey.
+"""
+
+import io
+import math
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.textpath import text_to_path
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+
+from inference_lab.records.record import View
+from inference_lab.records.svg import source_text
+
+WIDTH, MARGIN, LEFT, RIGHT, GAP = 600, 10, 64, 10, 16
+TITLE, TEXT, SMALL = 12, 9, 8
+INK, FAINT, ALARM = "#222222", "#777777", "#a01010"
+
+# A name of our own for the DejaVu Sans inside matplotlib: a system's font of that name is another file.
+FONT = "DejaVu Sans of matplotlib"
+_FILES = Path(matplotlib.get_data_path(), "fonts", "ttf")
+font_manager.fontManager.ttflist += [
+    font_manager.FontEntry(fname=str(_FILES / "DejaVuSans.ttf"), name=FONT, weight="normal"),
+    font_manager.FontEntry(fname=str(_FILES / "DejaVuSans-Bold.ttf"), name=FONT, weight="bold"),
+]
+_STYLE: dict[Any, Any] = {
+    "font.family": FONT,
+    "font.size": TEXT,
+    "text.color": INK,
+    "text.parse_math": False,  # a `$` in the name of a CPU is a `$`
+    "svg.fonttype": "path",
+    "svg.hashsalt": "inference_lab",
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How one thing looks, in colour and in grey."""
+
+    color: str
+    marker: str
+    line: Any  # a name, or (offset, (on, off, ...)) in points
+
+
+MARKS = (
+    Mark("#0072b2", "o", "-"),
+    Mark("#d55e00", "s", "--"),
+    Mark("#009e73", "^", "-."),
+    Mark("#000000", "D", ":"),
+    Mark("#cc79a7", "v", (0, (6, 1.5))),
+    Mark("#56b4e9", "P", (0, (1, 3))),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text on a page."""
+
+    text: str
+    size: float = SMALL
+    color: str = INK
+    weight: str = "normal"
+
+
+@contextmanager
+def styled() -> Generator[None]:
+    """A context (or decorator) in which every figure looks the same, whatever matplotlibrc says."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_STYLE)
+        yield
+
+
+def svg(figure: Figure, view: View) -> str:
+    """The figure as SVG text, its origin in `dc:source`: `records.svg.read_metadata` reads it back."""
+    text = io.StringIO()
+    metadata = {"Title": view.record.experiment, "Source": source_text(view.source), "Date": None}
+    figure.savefig(text, format="svg", metadata=metadata)
+    return text.getvalue()
+
+
+def page(
+    view: View, legend: Mapping[str, Mark], heights: Sequence[float], title: str, head: str, *foot: Line
+) -> tuple[Figure, list[Axes]]:
+    """A figure with one empty Axes for each height (points, top to bottom) and all the words around them.
+
+    Above: title, whether the record is invalid, `head`, legend. Below: `foot`, machine, origin, rebuilding.
+    """
+    validity: Mapping[str, Any] = view.record.manifest.get("validity") or {}
+    invalid = validity.get("valid") is False
+    reasons = "; ".join(map(str, validity.get("reasons") or ["no reason given"]))
+    above = [
+        Line(f"{view.record.experiment}: {title}", TITLE, weight="bold"),
+        *[Line(f"INVALID RECORD: {reasons}. Nothing here is a claim.", TEXT, ALARM, "bold")] * invalid,
+        Line(head, TEXT),
+    ]
+    below = [
+        *foot,
+        Line(_machine(view.record.manifest), color=FAINT),
+        Line(_origin(view.source), color=FAINT),
+    ]
+    above, below = _wrapped(above), _wrapped(below)
+    columns = len(legend) if sum(50 + 6 * len(label) for label in legend) < WIDTH - LEFT else 2
+    top = MARGIN + _height(above) + 14 * math.ceil(len(legend) / columns) + 8
+    bottom = top + sum(heights) + GAP * (len(heights) - 1) + 38
+    height = bottom + _height(below) + MARGIN / 2
+    figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
+    _write(figure, above, MARGIN)
+    _write(figure, below, bottom)
+    figure.legend(
+        [Line2D([], [], color=mark.color, marker=mark.marker, ls=mark.line) for mark in legend.values()],
+        list(legend), loc="upper left", bbox_to_anchor=(LEFT / WIDTH, 1 - (MARGIN + _height(above)) / height),
+        borderaxespad=0, borderpad=0.2, ncols=columns, handlelength=3.2, columnspacing=2.5,
+    )  # fmt: skip
+    panels: list[Axes] = []
+    for tall in heights:
+        top += tall
+        rectangle = (LEFT / WIDTH, 1 - top / height, 1 - (LEFT + RIGHT) / WIDTH, tall / height)
+        panels.append(figure.add_axes(rectangle, gid=f"panel-{len(panels)}"))
+        if invalid:
+            panels[-1].patch.set(
+                hatch="x", edgecolor="#e3c9c9", linewidth=0, gid=f"invalid-{len(panels) - 1}"
+            )
+        top += GAP
+    return figure, panels
+
+
+def scale(panel: Axes, values: Sequence[float], label: str, *, log: bool | None = None) -> None:
+    """Sets limits, ticks and label of the vertical axis so that all the values (> 0) are seen.
+
+    Logarithmic when they span more than a decade (or when told), else linear from zero; it says which.
+    """
+    low, high = min(values), max(values)
+    if log if log is not None else high > 10 * low:
+        room = max(1.12, (high / low) ** 0.06)
+        low, high, label = low / room, high * room, f"{label}, log scale"
+        panel.set_yscale("log")
+        decades = LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,))
+        panel.yaxis.set_major_locator(MaxNLocator(8) if high < 3 * low else decades)
+        panel.yaxis.set_minor_locator(NullLocator())
+    else:
+        low, high = 0, 1.1 * high
+    panel.yaxis.set_major_formatter(lambda tick, _: f"{tick:,.10g}")
+    panel.set_ylim(low, high)
+    panel.set_ylabel(label)
+
+
+def _machine(manifest: Mapping[str, Any]) -> str:
+    environment: Mapping[str, Any] = manifest.get("environment") or {}
+    if not environment:
+        return "Machine unknown: the raw file came without a manifest."
+    blas, packages = environment.get("blas") or {}, environment.get("packages") or {}
+    facts = {
+        "": environment.get("cpu_model"),
+        "cores ": environment.get("cores"),
+        "Python ": environment.get("python"),
+        "NumPy ": packages.get("numpy"),
+        "BLAS ": " ".join(str(blas[key]) for key in ("name", "version") if blas.get(key)),
+        "BLAS threads ": blas.get("threads"),
+        "recorded ": str(manifest.get("started_at") or "")[:16],
+    }
+    return " · ".join(f"{name}{fact or 'unknown'}" for name, fact in facts.items())
+
+
+def _origin(source: Mapping[str, str]) -> str:
+    raw, summary = source["raw_sha256"][:12], source["summary_sha256"][:12]
+    return f"raw.csv sha256 {raw}… · summary.csv sha256 {summary}… · rebuild: {source['command']}"
+
+
+def _wrapped(lines: Sequence[Line]) -> list[Line]:
+    wrapped: list[Line] = []
+    for line in lines:
+        font = font_manager.FontProperties(size=line.size, weight=line.weight)
+        room, words = WIDTH - 2.0 * MARGIN, list[str]()
+        for word in line.text.split():
+            wide: float = text_to_path.get_text_width_height_descent(f"{word} ", font, ismath=False)[0]
+            if wide > room and words:
+                wrapped.append(Line(" ".join(words), line.size, line.color, line.weight))
+                room, words = WIDTH - 2.0 * MARGIN, []
+            words.append(word)
+            room -= wide
+        wrapped.append(Line(" ".join(words), line.size, line.color, line.weight))
+    return wrapped
+
+
+def _height(lines: Sequence[Line]) -> float:
+    return sum(1.4 * line.size for line in lines)
+
+
+def _write(figure: Figure, lines: Sequence[Line], top: float) -> None:
+    height = 72 * figure.get_figheight()
+    for line in lines:
+        place = (MARGIN / WIDTH, 1 - top / height)
+        figure.text(*place, line.text, size=line.size, color=line.color, weight=line.weight, va="top")
+        top += 1.4 * line.size
