@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab import cli, stages
-from inference_lab.errors import RecordError
+from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records import chain, store
 from inference_lab.records.files import sha256_file, write_file
-from inference_lab.records.raw import Sample, read_samples
+from inference_lab.records.raw import CONTROLS, Sample, read_samples
 from inference_lab.records.record import Record
 
 _PROTOCOL: dict[str, Any] = {
@@ -67,7 +67,12 @@ def _measure(args: argparse.Namespace) -> str:
 
 
 def manifest_of(raw: Path) -> Path:
-    """Where the manifest of a raw file stands: manifest.json for raw.csv, <stem>.manifest.json otherwise."""
+    """Where the manifest of a raw file stands: manifest.json for raw.csv, <stem>.manifest.json otherwise.
+
+    Raises ConfigError for a name that is no .csv, or that names a file of controls.
+    """
+    if raw.suffix != ".csv" or raw.name.endswith(CONTROLS):
+        raise ConfigError(f"{raw}: raw samples stand in a .csv file, not in ...{CONTROLS}; give such a name")
     return raw.with_name("manifest.json" if raw.name == "raw.csv" else f"{raw.stem}.manifest.json")
 
 

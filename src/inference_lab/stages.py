@@ -21,6 +21,7 @@ from inference_lab.records import chain, locks, store
 from inference_lab.records.chain import Chain, Step
 from inference_lab.records.files import json_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
+from inference_lab.records.raw import CONTROLS
 from inference_lab.records.record import Record, View
 from inference_lab.records.sources import Sources
 
@@ -176,7 +177,8 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
     """A view from a record in memory and the text of its summary."""
     from hashlib import sha256
 
-    raw = next(made["sha256"] for name, made in record.manifest["outputs"].items() if "controls" not in name)
+    outputs = record.manifest["outputs"]
+    raw = next(made["sha256"] for name, made in outputs.items() if not name.endswith(CONTROLS))
     source = {
         "experiment": record.experiment,
         "raw_sha256": raw,

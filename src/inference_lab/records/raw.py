@@ -13,6 +13,7 @@ from pathlib import Path
 from inference_lab.errors import RecordError
 
 CONTROL_KINDS = ("warmup", "probe", "replica")
+CONTROLS = "controls.csv"  # how the name of a file of controls ends
 
 
 @dataclass(frozen=True, slots=True)

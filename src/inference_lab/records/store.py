@@ -16,9 +16,10 @@ from inference_lab.records.chain import (
     read_receipt,
     receipt_of,
     seal,
+    ways_out,
 )
 from inference_lab.records.files import json_text, sha256_file, staging, sync_folder, write_file, write_json
-from inference_lab.records.raw import read_samples
+from inference_lab.records.raw import CONTROLS, Sample, read_samples
 from inference_lab.records.record import Record
 from inference_lab.records.sources import Sources
 
@@ -55,15 +56,17 @@ def load_record(manifest_path: Path) -> Record:
     check_outputs(manifest_path, manifest)
     if manifest["kind"] != "timing":
         return Record(manifest["experiment"], manifest, (), ())
-    raw, controls = manifest["raw"], manifest["controls"]
-    samples = read_samples(at / raw)
-    others = read_samples(at / controls, controls=True)
-    for name, rows in ((raw, samples), (controls, others)):
-        if len(rows) != manifest["outputs"][name]["rows"]:
+    samples: list[Sample] = []
+    others: list[Sample] = []
+    for name, made in manifest["outputs"].items():
+        controls = name.endswith(CONTROLS)
+        rows = read_samples(at / name, controls=controls)
+        if len(rows) != made["rows"]:
             raise RecordError(
-                f"{at / name}: {len(rows)} rows, its manifest counts {manifest['outputs'][name]['rows']};"
-                " restore it from git or measure again"
+                f"{at / name}: {len(rows)} rows, its manifest counts {made['rows']};"
+                f" {ways_out(manifest_path)}"
             )
+        (others if controls else samples).extend(rows)
     return Record(manifest["experiment"], manifest, samples, others)
 
 
