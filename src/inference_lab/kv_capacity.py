@@ -18,6 +18,11 @@ GIB = 2**30
 BYTES_PER_ELEMENT = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
+def _check_count(name: str, value: object, least: int = 0) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name} is {value!r}, must be an integer of at least {least}")
+
+
 @dataclass(frozen=True)
 class KVShape:
     """What of a model decides the size of its cache; G = `num_kv_heads`, D = `head_dim`."""
@@ -116,8 +121,3 @@ PUBLISHED_MODELS = (
     _tenstorrent("Qwen3-32B", KVShape(64, 8, 128), "522319bedb18e873f8134425df09e786e43f504f"),
     _tenstorrent("phi-4", KVShape(40, 10, 128), "b3bd2f8f4602e3f58eff92c861a6df58ab9d4547"),
 )
-
-
-def _check_count(name: str, value: object, least: int = 0) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} is {value!r}, must be an integer of at least {least}")

@@ -1,0 +1,45 @@
+"""The rows of m2_capacity."""
+
+import unittest
+
+from inference_lab.errors import ConfigError
+from inference_lab.experiments.capacity import COLUMNS, rows
+from inference_lab.kv_capacity import PUBLISHED_MODELS
+
+SECTION = {
+    "vary": {"dtype": ["float32", "float16", "bfloat16", "int8"]},
+    "fixed": {"block_size": 16, "sequence_length": 1000},
+}
+
+
+class RowsTest(unittest.TestCase):
+    """One row a dtype and model."""
+
+    def test_one_row_a_dtype_and_model(self) -> None:
+        """Every dtype has every model, in order, under exactly COLUMNS."""
+        found = rows(SECTION)
+        wanted = [(dtype, model.name) for dtype in SECTION["vary"]["dtype"] for model in PUBLISHED_MODELS]
+        self.assertEqual([(row["dtype"], row["model"]) for row in found], wanted)
+        self.assertEqual({tuple(row) for row in found}, {COLUMNS})
+
+    def test_measured_bytes_are_the_formulas(self) -> None:
+        """Where NumPy has the dtype a real cache holds the computed bytes; for bfloat16 the cell is empty."""
+        for row in rows(SECTION):
+            expected = "" if row["dtype"] == "bfloat16" else row["bytes_per_token"]
+            self.assertEqual(row["measured_bytes_per_token"], expected, (row["model"], row["dtype"]))
+
+    def test_blocks_lose_the_rest_of_each_sequence(self) -> None:
+        """Gemma 2B, float16: 58254 tokens and 58 sequences of 1000, in blocks of 16 58240 and 57."""
+        (row,) = (r for r in rows(SECTION) if (r["model"], r["dtype"]) == ("Gemma-2B", "float16"))
+        self.assertEqual((row["tokens_per_gib"], row["sequences_per_gib"]), ("58254", "58"))
+        self.assertEqual((row["block_tokens_per_gib"], row["block_sequences_per_gib"]), ("58240", "57"))
+
+    def test_what_cannot_be_varied(self) -> None:
+        """Another axis, or a dtype without a size, is refused with what is allowed."""
+        for vary, message in (({"batch_size": [1]}, "vary dtype"), ({"dtype": ["fp8"]}, "must be one of")):
+            with self.subTest(vary=vary), self.assertRaisesRegex(ConfigError, message):
+                rows({**SECTION, "vary": vary})
+
+
+if __name__ == "__main__":
+    unittest.main()

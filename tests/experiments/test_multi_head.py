@@ -1,0 +1,99 @@
+"""Multi-head paths as timed calls: what they start from, what they give, what they refuse."""
+
+import unittest
+from typing import Any
+
+import numpy as np
+
+from inference_lab.errors import ConfigError
+from inference_lab.experiments import multi_head
+from inference_lab.multi_head_attention import multi_head_attention
+
+FIXED = {"batch_size": 2, "sequence_length": 5, "d_model": 24, "num_heads": 6, "dtype": "float32", "seed": 42}
+COMMON = {"baseline": "preallocated", "replica": True}
+DECODE_T: dict[str, Any] = {
+    **COMMON,
+    "vary": {"sequence_length": [3, 5]},
+    "fixed": {**FIXED, "decode_steps": 4, "num_kv_heads": 2},
+    "paths": ["preallocated", "dynamic"],
+}
+DECODE_G: dict[str, Any] = {
+    **DECODE_T,
+    "vary": {"num_kv_heads": [1, 2, 3, 6]},
+    "paths": ["preallocated", "repeated"],
+}
+PREFILL_T: dict[str, Any] = {
+    "vary": {"sequence_length": [1, 5]},
+    "fixed": FIXED,
+    "paths": ["prefill", "stepwise"],
+    "baseline": "prefill",
+    "replica": False,
+}
+
+
+class BindTest(unittest.TestCase):
+    """Sections bound to calls."""
+
+    def test_every_path_meets_the_oracle(self) -> None:
+        """The check finds every path of every cell, each within tolerance, each error recorded."""
+        for section in (DECODE_T, DECODE_G, PREFILL_T):
+            bench = multi_head.bind(section)
+            findings = bench.check()
+            ((_, values),) = section["vary"].items()
+            self.assertEqual([f["path"] for f in findings], section["paths"] * len(values))
+            for finding in findings:
+                self.assertTrue(finding["passed"], finding)
+                self.assertGreater(finding["tolerance"], 0)
+
+    def test_the_oracle_sees_a_wrong_output(self) -> None:
+        """last_output is the last position of multi_head_attention, and another position is far off."""
+        (cell,) = multi_head.cells({**PREFILL_T, "vary": {"sequence_length": [5]}})
+        expected, allowed = multi_head.last_output(cell)
+        output, _ = multi_head_attention(cell.x, *cell.weights)
+        self.assertLessEqual(np.abs(output[:, :, -1] - expected).max(), allowed)
+        self.assertGreater(np.abs(output[:, :, -2] - expected).max(), 1000 * allowed)
+
+    def test_cells_and_labels(self) -> None:
+        """Each call carries the axes of its cell; the baseline comes again as replica."""
+        bench = multi_head.bind(DECODE_G)
+        labels = [[(t.path, t.kind, t.num_kv_heads) for t in group] for group in bench.groups]
+        self.assertEqual(
+            labels[1],
+            [("preallocated", "sample", 2), ("repeated", "sample", 2), ("preallocated", "replica", 2)],
+        )
+        first = bench.groups[0][0]
+        axes = (first.batch_size, first.sequence_length, first.d_model, first.num_heads)
+        self.assertEqual(axes, (2, 5, 24, 6))
+
+    def test_a_repeat_carries_nothing_over(self) -> None:
+        """Each call gives bit for bit the same when made again, also between calls of other paths."""
+        for section in (DECODE_T, DECODE_G, PREFILL_T):
+            bench = multi_head.bind(section)
+            first = [timed.call() for group in bench.groups for timed in group]
+            again = [timed.call() for group in bench.groups for timed in group]
+            for one, two in zip(first, again, strict=True):
+                self.assertEqual(one.dtype, np.float32)
+                np.testing.assert_array_equal(one, two)
+
+    def test_fewer_heads_use_the_same_weights(self) -> None:
+        """x and wq are the same for every G; wk and wv of a smaller G are the first columns of a larger's."""
+        one, *_, six = multi_head.cells(DECODE_G)
+        np.testing.assert_array_equal(one.x, six.x)
+        np.testing.assert_array_equal(one.wq, six.wq)
+        np.testing.assert_array_equal(one.wk, six.wk[:, :4])
+        self.assertFalse(one.x.flags.writeable)
+
+    def test_sections_that_cannot_be_meant(self) -> None:
+        """An unknown axis or path, a decode without steps and a prefill with them are refused in words."""
+        for section, message in (
+            ({**DECODE_T, "vary": {"batch_size": [1]}}, "cannot vary 'batch_size'"),
+            ({**DECODE_T, "paths": ["no_cache"]}, "no multi-head path 'no_cache'"),
+            ({**DECODE_T, "fixed": FIXED}, "decode_steps is 0 or missing"),
+            ({**PREFILL_T, "fixed": {**FIXED, "decode_steps": 2}}, "decode_steps is 2"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(ConfigError, message):
+                multi_head.bind(section)
+
+
+if __name__ == "__main__":
+    unittest.main()
