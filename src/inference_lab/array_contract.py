@@ -22,16 +22,14 @@ def check_arrays(*arguments: tuple[str, object, str]) -> None:
     first, with no axis of size 0 and no value that is not finite. Raises InputError naming the
     argument, what it is and what it must be.
     """
-    sizes: dict[str, tuple[object, str]] = {}
-    dtypes: dict[np.dtype[Any], str] = {}
+    agreed: dict[str, tuple[object, str]] = {}  # dtype or axis: its value, who set it
     for name, array, axes in arguments:
         checked = check_float_array(name, array)
-        if checked.dtype not in dtypes and dtypes:
-            first, owner = next(iter(dtypes.items()))
-            raise InputError(f"{name} is {checked.dtype}, must be {first} as {owner} is; use astype")
-        dtypes.setdefault(checked.dtype, name)
+        dtype, owner = agreed.setdefault("dtype", (checked.dtype, name))
+        if checked.dtype != dtype:
+            raise InputError(f"{name} is {checked.dtype}, must be {dtype} as {owner} is; use astype")
         for axis, size in _named_sizes(name, checked.shape, axes):
-            known, owner = sizes.setdefault(axis, (size, name))
+            known, owner = agreed.setdefault(axis, (size, name))
             if size != known:
                 raise InputError(
                     f"{name} has shape {checked.shape}: {axis} is {size}, must be {known} as in {owner}"
@@ -57,9 +55,10 @@ def check_mask(name: str, mask: object, shape: tuple[int, ...]) -> None:
 
     Raises InputError: a query without a key has no softmax, its row would be nan.
     """
-    if not isinstance(mask, np.ndarray) or mask.dtype != bool:
-        kind = getattr(mask, "dtype", type(mask).__name__)
-        raise InputError(f"{name} is {kind}, must be a boolean NumPy array")
+    if not isinstance(mask, np.ndarray):
+        raise InputError(f"{name} is a {type(mask).__name__}, must be a NumPy array; use np.array")
+    if mask.dtype != bool:
+        raise InputError(f"{name} is {mask.dtype}, must be bool; compare it with what it means")
     if mask.ndim > len(shape) or any(
         size not in (1, whole) for size, whole in zip(mask.shape[::-1], shape[::-1], strict=False)
     ):

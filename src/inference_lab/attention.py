@@ -39,7 +39,7 @@ def attend(q: Array, k: Array, v: Array, mask: Mask | None = None) -> tuple[Arra
 
     softmax(q·kᵀ / √D)·v. A query sees a key where `mask` is True; it must see one.
     """
-    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])  # np.sqrt would make float32 float64
+    scores = q / math.sqrt(q.shape[-1]) @ k.swapaxes(-1, -2)  # np.sqrt would make float32 float64
     if mask is not None:
         scores = np.where(mask, scores, -np.inf)
     weights = _softmax(scores, axis=-1)
@@ -94,8 +94,10 @@ DECODE_PATHS: dict[str, DecodePath] = {
 
 
 def _softmax(x: Array, axis: int) -> Array:
-    exponentials = np.exp(x - x.max(axis, keepdims=True))  # the largest is exp(0): none overflows
-    return exponentials / exponentials.sum(axis, keepdims=True)
+    weights = x - x.max(axis, keepdims=True)  # the largest becomes 0, so that no exp overflows
+    np.exp(weights, out=weights)
+    weights /= weights.sum(axis, keepdims=True)
+    return weights
 
 
 def _causal_mask(T: int) -> Mask:
