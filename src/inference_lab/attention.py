@@ -143,7 +143,7 @@ def _step(q: Array, k: Array, v: Array, cache: KVCache, output: Array, row: Arra
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True, out=row)
     exponentials = np.exp(scores, out=scores)
     np.vecmat(exponentials, cache.values, out=output)
-    output /= np.add.reduce(exponentials, axis=-1, keepdims=True, out=row)  # not each weight
+    output /= np.add.reduce(exponentials, axis=-1, keepdims=True, out=row)  # E numbers, not `length`
     return exponentials
 
 
