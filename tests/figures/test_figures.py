@@ -1,5 +1,7 @@
 """What a reader sees in a timing figure: every sample, honest bounds, flags, and the right heights."""
 
+import csv
+import io
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -11,11 +13,12 @@ from xml.etree import ElementTree
 
 import matplotlib
 
+from inference_lab.analysis.timing import summarise
 from inference_lab.errors import RecordError
 from inference_lab.figures import latency, ratios, throughput
 from inference_lab.records.record import View
 from inference_lab.records.svg import read_metadata
-from tests.figures.views import view_of
+from tests.figures.views import SOURCE, view_of
 from tests.synthetic import steady, timing_record
 
 FIGURES = {"latency": latency.draw, "throughput": throughput.draw, "ratios": ratios.draw}
@@ -99,15 +102,12 @@ class SampleTests(TestCase):
             for figure in figures.split():
                 with self.subTest(scan=name, figure=figure):
                     drawn = Drawn(FIGURES[figure](view))
-                    corners = drawn.path("panel-0")[:3]
-                    left, right = corners[0][0], corners[1][0]
-                    bottom, top = corners[0][1], corners[2][1]
-                    shown = [
-                        row for row in view.summary if figure != "ratios" or row["path"] != row["baseline"]
-                    ]
+                    of_ratios = figure == "ratios"
+                    shown = [r for r in view.summary if not of_ratios or r["path"] != r["baseline"]]
                     self.assertEqual(len(drawn.names("samples-")), len(shown))
+                    axis = next(iter(view.record.manifest["conditions"]["vary"]))
                     for row in shown:
-                        axis = next(iter(view.record.manifest["conditions"]["vary"]))
+                        (left, bottom), (right, _), (_, top) = drawn.path(f"panel-{of_ratios:d}")[:3]
                         points = drawn.marks(f"samples-{row['path']}-{row[axis]}")
                         self.assertEqual(len(points), int(row["n"]))
                         self.assertTrue(all(left < x < right and top < y < bottom for x, y in points))
@@ -126,6 +126,16 @@ class SampleTests(TestCase):
             for value, y in flat.items():
                 self.assertAlmostEqual(y, expected(value), delta=0.01)
             self.assertEqual("wall time (ms), log scale" in drawn.words, measure is math.log)
+
+    def test_the_summary_as_analysis_writes_it_can_be_drawn(self) -> None:
+        """The columns that figures read are the columns that `summarise` writes, with A/A and without."""
+        for replica in (True, False):
+            record = timing_record(processes=2, rounds=4, replica=replica, vary={"batch_size": (1, 2)})
+            rows = list(csv.DictReader(io.StringIO(summarise(record, {}))))
+            for name, draw in FIGURES.items():
+                with self.subTest(replica=replica, figure=name):
+                    drawn = Drawn(draw(View(record, rows, {}, SOURCE)))
+                    self.assertEqual(len(drawn.names("samples-")), 2 if name == "ratios" else 4)
 
 
 class BoundTests(TestCase):
@@ -186,7 +196,7 @@ class MarkTests(TestCase):
             with self.subTest(figure=name):
                 drawn = Drawn(draw(view))
                 self.assertIn("INVALID RECORD: threads asked 2, got 1.", drawn.words)
-                self.assertEqual(len(drawn.names("invalid-")), 2 if name == "latency" else 1)
+                self.assertEqual(len(drawn.names("invalid-")), 1 if name == "throughput" else 2)
 
     def test_a_path_keeps_its_look_in_every_figure(self) -> None:
         """The ratio figure leaves the baseline out and does not pass its colour on."""
@@ -208,7 +218,7 @@ class MarkTests(TestCase):
             ("ratios", "time / time of dynamic"),
         ):
             words = Drawn(plain(name)).words
-            expected = [unit, "n 9 samples a cell", "dtype float64", "Example CPU @ 2.00GHz", "NumPy 2.4.6"]
+            expected = [unit, "n = 9 samples a cell", "dtype float64", "Example CPU @ 2.00GHz", "NumPy 2.4.6"]
             expected += ["BLAS threads 1", "recorded 2026-11-02T10:00", "raw.csv sha256 cccccccccccc"]
             for text in expected:
                 self.assertIn(text, words)
@@ -270,9 +280,10 @@ class ReferenceTests(TestCase):
     def test_only_a_claimed_ratio_is_filled(self) -> None:
         """A difference that is not claimed has a hollow mark."""
         view = small_view(vary={"batch_size": (1, 2)})
-        for row, claimed in zip(view.summary[2:], ("yes", "no"), strict=True):
-            dict.__setitem__(row, "ratio_claimed", claimed)  # pyright: ignore[reportArgumentType]
-        drawn = Drawn(ratios.draw(view))
+        claimed = [
+            {**row, "ratio_claimed": yes} for row, yes in zip(view.summary[2:], ("yes", "no"), strict=True)
+        ]
+        drawn = Drawn(ratios.draw(replace(view, summary=[*view.summary[:2], *claimed])))
         self.assertNotEqual(drawn.fill("ratio-preallocated-1"), "#ffffff")
         self.assertEqual(drawn.fill("ratio-preallocated-2"), "#ffffff")
 

@@ -29,38 +29,35 @@ def draw(view: View) -> str:
     aa = {cell.value: found for cell in measured if (found := cell.estimate("aa_ratio", "aa_lo", "aa_hi"))}
     least = least_effect([Comparison(found, 1.0, None, None) for found in aa.values()])
     read = [
-        "Light points: the ratio of every round, left to right in the order measured. Mark: their median,"
-        f" filled when the difference is claimed. {READ_INTERVAL}"
+        f"Mark: median ratio, filled when the difference is claimed. {READ_INTERVAL} Light points: the"
+        " ratio of every round, left to right in the order measured."
         if compared
         else "One path was measured: nothing to compare.",
         f"Dashed: the smallest effect that is claimed, {least:.1%} either way.",
         "Grey: the baseline measured against itself (A/A)." if aa else "A/A was not measured.",
     ]
     shown, title = compared or measured, f"time of one full decode relative to {baseline}"
-    page = sheet(view, shown, marks_of(measured), (300,), title, " ".join(read))
-    panel, smallest = page.panels[0], (1 / (1 + least), 1 + least)
-    panel.axhline(1, color=INK, linewidth=0.8, zorder=1.5)
-    for bound in smallest:
-        panel.axhline(
-            bound,
-            color=INK,
-            linewidth=0.8,
-            linestyle=(0, (5, 3)),
-            zorder=1.5,
-            gid="claim-above" if bound > 1 else "claim-below",
-        )
-    _draw_aa(panel, page, shown, aa)
-    seen = [0.8, 1.25, *smallest, *known(list(aa.values()))]
+    heights = (210, 140) if compared else (240,)
+    page = sheet(view, shown, marks_of(measured), heights, title, " ".join(read))
+    medians, rounds = page.panels[0], page.panels[-1]
+    for gid, bound in (("claim-above", 1 + least), ("claim-below", 1 / (1 + least))):
+        medians.axhline(bound, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=1.5, gid=gid)
+    _draw_aa(medians, page, shown, aa)
+    seen = [0.9, 1 / 0.9, 1 + least, 1 / (1 + least), *known(list(aa.values()))]
+    each: list[float] = []
     for row in by_path(compared).values():
         ratios = [cell.needed("ratio", "ratio_lo", "ratio_hi") for cell in row]
-        line(panel, page, row, ratios)
-        for cell, ratio in zip(row, ratios, strict=True):
-            each = _of_rounds(cell, base.get(cell.value))
-            samples(panel, page, cell, each)
-            point(panel, page, cell, ratio, "ratio", hollow=cell.text("ratio_claimed") != "yes")
-            seen += each
         seen += known(ratios)
-    scale(panel, seen, f"time / time of {baseline}", log=True)
+        line(medians, page, row, ratios)
+        for cell, ratio in zip(row, ratios, strict=True):
+            point(medians, page, cell, ratio, "ratio", hollow=cell.text("ratio_claimed") != "yes")
+            each += (of_rounds := _of_rounds(cell, base.get(cell.value)))
+            samples(rounds, page, cell, of_rounds)
+    for panel in page.panels:
+        panel.axhline(1, color=INK, linewidth=0.8, zorder=1.5)
+    if compared:
+        scale(rounds, each, "every round", log=True)
+    scale(medians, seen, f"time / time of {baseline}", log=True)
     return svg(page.figure, view)
 
 

@@ -180,5 +180,5 @@ def _conditions(shown: Sequence[Cell], axis: str) -> str:
     for column in (*CELL_COLUMNS, "n"):
         if column not in ("path", axis):
             values = dict.fromkeys(cell.row[column] for cell in shown)
-            says.append(f"{column} {' or '.join(values)}")
+            says.append(f"{column}{' = ' if column == 'n' else ' '}{' or '.join(values)}")
     return " · ".join(says) + " samples a cell"

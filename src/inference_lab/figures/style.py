@@ -159,11 +159,13 @@ def scale(panel: Axes, values: Sequence[float], label: str, *, log: bool | None 
         low, high, label = low / room, high * room, f"{label}, log scale"
         panel.set_yscale("log")
         decades = LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,))
-        panel.yaxis.set_major_locator(MaxNLocator(8) if high < 3 * low else decades)
+        panel.yaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]) if high < 3 * low else decades)
         panel.yaxis.set_minor_locator(NullLocator())
     else:
         low, high = 0, 1.1 * high
-    panel.yaxis.set_major_formatter(lambda tick, _: f"{tick:,.10g}")
+    panel.yaxis.set_major_formatter(
+        lambda tick, _: f"{tick / 1e6:,.10g} M" if tick >= 1e6 else f"{tick:,.10g}"
+    )
     panel.set_ylim(low, high)
     panel.set_ylabel(label)
 
