@@ -55,7 +55,7 @@ TIMING_COLUMNS = tuple(f.name for f in fields(Sample))[:-1]
 CONTROL_COLUMNS = (*TIMING_COLUMNS, "kind")
 CELL_COLUMNS = TIMING_COLUMNS[3:11]
 _INTEGERS = frozenset(f.name for f in fields(Sample) if f.type is int)
-_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _RESTORE = "restore it from git or measure again"
 _MINIMUM = {"round": 0, "position": 0, "process": 0, "started_ns": 0}
 
@@ -87,7 +87,10 @@ def read_samples(path: Path, *, controls: bool = False) -> list[Sample]:
         raise RecordError(f"{path}: the file is empty; {_RESTORE}")
     if not text.endswith("\n"):
         raise RecordError(f"{path}: the last row is cut off (no line end); {_RESTORE}")
-    header, *rows = csv.reader(io.StringIO(text))
+    try:
+        header, *rows = csv.reader(io.StringIO(text))
+    except csv.Error as error:
+        raise RecordError(f"{path}: no CSV ({error}); {_RESTORE}") from None
     if missing := [name for name in columns if name not in header]:
         raise RecordError(f"{path}: column {missing[0]} is missing; it needs {','.join(columns)}; {_RESTORE}")
     if tuple(header) != columns:
@@ -110,13 +113,13 @@ def _sample(path: Path, line: int, columns: Sequence[str], row: Sequence[str]) -
             lowest = _MINIMUM.get(name, 1)
             if not _INTEGER.fullmatch(value) or int(value) < lowest:
                 raise RecordError(
-                    f"{path} line {line}: {name} is {value!r}, must be an integer of at least {lowest}"
+                    f"{path} line {line}: {name} is {value[:40]!r}, must be an integer of at least {lowest}"
                     f" (times are whole ns); {_RESTORE}"
                 )
             values[name] = int(value)
         elif not value or (name == "kind" and value not in CONTROL_KINDS):
             allowed = " or ".join(CONTROL_KINDS) if name == "kind" else "text"
-            raise RecordError(f"{path} line {line}: {name} is {value!r}, must be {allowed}; {_RESTORE}")
+            raise RecordError(f"{path} line {line}: {name} is {value[:40]!r}, must be {allowed}; {_RESTORE}")
         else:
             values[name] = value
     return Sample(**values)  # pyright: ignore[reportArgumentType]  (columns are Sample's own fields)
