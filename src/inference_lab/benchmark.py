@@ -25,6 +25,7 @@ from inference_lab import environment
 from inference_lab.errors import LabError, MeasurementRefused
 from inference_lab.records.locks import die_with_parent
 from inference_lab.records.raw import Sample, write_samples
+from inference_lab.records.record import Measurement
 
 PROBE_LOOPS = 20_000  # about 1 ms of plain Python
 
@@ -54,17 +55,6 @@ class Bench:
     groups: Sequence[Sequence[Timed]]
     check: Callable[[], list[dict[str, Any]]]
     data_sha256: str
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What a measurement found, ready to be recorded."""
-
-    kind: str
-    files: Mapping[str, str]
-    rows: Mapping[str, int]
-    facts: Mapping[str, Any]
-    environment: Mapping[str, Any]
 
 
 def with_replica(group: Sequence[Timed], baseline: str) -> list[Timed]:

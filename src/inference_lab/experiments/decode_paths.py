@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_lab import attention, benchmark
-from inference_lab.benchmark import Bench, Measurement, Timed
+from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import ConfigError
+from inference_lab.records.record import Measurement
 
 FloatArray = NDArray[np.floating[Any]]
 Inputs = tuple[FloatArray, FloatArray, FloatArray, FloatArray]

@@ -77,6 +77,33 @@ def read_samples(path: Path, *, controls: bool = False) -> list[Sample]:
     extra column, a value that is not of its column's type or range, or the same place in a run twice.
     """
     columns = CONTROL_COLUMNS if controls else TIMING_COLUMNS
+    header, rows = _table(path)
+    if missing := [name for name in columns if name not in header]:
+        raise RecordError(f"{path}: column {missing[0]} is missing; it needs {','.join(columns)}; {_RESTORE}")
+    if tuple(header) != columns:
+        extra = next((name for name in header if name not in columns), None)
+        what = f"column {extra} is not known" if extra else "columns are doubled or out of order"
+        raise RecordError(f"{path}: {what}; it must have exactly {','.join(columns)}; {_RESTORE}")
+    if not rows and not controls:
+        raise RecordError(f"{path}: there is a header but no row; {_RESTORE}")
+    samples = [_sample(path, number, columns, row) for number, row in enumerate(rows, start=2)]
+    _no_row_twice(path, samples)
+    return samples
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Every row of a raw.csv of another kind than timing, as text under its own columns.
+
+    Raises RecordError when the table is empty, truncated, or a row has more or fewer values than columns.
+    """
+    header, rows = _table(path)
+    for line, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise RecordError(f"{path} line {line}: {len(row)} values, must be {len(header)}; {_RESTORE}")
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def _table(path: Path) -> tuple[list[str], list[list[str]]]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -91,17 +118,7 @@ def read_samples(path: Path, *, controls: bool = False) -> list[Sample]:
         header, *rows = csv.reader(io.StringIO(text))
     except csv.Error as error:
         raise RecordError(f"{path}: no CSV ({error}); {_RESTORE}") from None
-    if missing := [name for name in columns if name not in header]:
-        raise RecordError(f"{path}: column {missing[0]} is missing; it needs {','.join(columns)}; {_RESTORE}")
-    if tuple(header) != columns:
-        extra = next((name for name in header if name not in columns), None)
-        what = f"column {extra} is not known" if extra else "columns are doubled or out of order"
-        raise RecordError(f"{path}: {what}; it must have exactly {','.join(columns)}; {_RESTORE}")
-    if not rows and not controls:
-        raise RecordError(f"{path}: there is a header but no row; {_RESTORE}")
-    samples = [_sample(path, number, columns, row) for number, row in enumerate(rows, start=2)]
-    _no_row_twice(path, samples)
-    return samples
+    return header, rows
 
 
 def _sample(path: Path, line: int, columns: Sequence[str], row: Sequence[str]) -> Sample:

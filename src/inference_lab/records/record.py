@@ -1,20 +1,47 @@
 """A recorded experiment in memory, and what a figure or page is drawn from."""
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab.records.raw import Sample
+from inference_lab.records.raw import Sample, write_samples
 
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement as recorded: its manifest, its formal samples, its controls."""
+    """One measurement as recorded: its manifest, its formal samples, its controls.
+
+    A record of another kind than `timing` has no samples; its raw.csv is in `rows`, as text.
+    """
 
     experiment: str
     manifest: Mapping[str, Any]
     samples: Sequence[Sample]
     controls: Sequence[Sample]
+    rows: Sequence[Mapping[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a measurement found, ready to be recorded: text and row count of its files, facts, machine."""
+
+    kind: str
+    files: Mapping[str, str]
+    rows: Mapping[str, int]
+    facts: Mapping[str, Any]
+    environment: Mapping[str, Any]
+
+
+def tabulated(kind: str, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> Measurement:
+    """A measurement that timed nothing: its rows under their columns, and no controls."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    files = {"raw.csv": text.getvalue(), "controls.csv": write_samples((), controls=True)}
+    return Measurement(kind, files, {"raw.csv": len(rows), "controls.csv": 0}, {"oracle": []}, {})
 
 
 @dataclass(frozen=True)

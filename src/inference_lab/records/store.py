@@ -54,20 +54,31 @@ def load_record(manifest_path: Path) -> Record:
         )
     at = manifest_path.parent
     check_outputs(manifest_path, manifest)
-    if manifest["kind"] != "timing":
-        return Record(manifest["experiment"], manifest, (), ())
-    samples: list[Sample] = []
-    others: list[Sample] = []
-    for name, made in manifest["outputs"].items():
-        controls = name.endswith(CONTROLS)
-        rows = read_samples(at / name, controls=controls)
-        if len(rows) != made["rows"]:
+    raw, controls = _raw_files(manifest)
+    if manifest["kind"] == "timing":
+        record = Record(
+            manifest["experiment"],
+            manifest,
+            read_samples(at / raw),
+            read_samples(at / controls, controls=True),
+        )
+        counted = {raw: len(record.samples), controls: len(record.controls)}
+    else:
+        record = Record(manifest["experiment"], manifest, (), (), read_rows(at / raw))
+        counted = {raw: len(record.rows)}
+    for name, rows in counted.items():
+        if rows != manifest["outputs"][name]["rows"]:
             raise RecordError(
-                f"{at / name}: {len(rows)} rows, its manifest counts {made['rows']};"
-                f" {ways_out(manifest_path)}"
+                f"{at / name}: {rows} rows, its manifest counts {manifest['outputs'][name]['rows']};"
+                " restore it from git or measure again"
             )
-        (others if controls else samples).extend(rows)
-    return Record(manifest["experiment"], manifest, samples, others)
+    return record
+
+
+def _raw_files(manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """Names of the raw samples and of the controls."""
+    controls = next(name for name in manifest["outputs"] if name.endswith("controls.csv"))
+    return next(name for name in manifest["outputs"] if name != controls), controls
 
 
 def replace_record(
