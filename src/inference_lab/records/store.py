@@ -19,7 +19,7 @@ from inference_lab.records.chain import (
     ways_out,
 )
 from inference_lab.records.files import json_text, sha256_file, staging, sync_folder, write_file, write_json
-from inference_lab.records.raw import CONTROLS, Sample, read_samples
+from inference_lab.records.raw import CONTROLS, Sample, read_rows, read_samples
 from inference_lab.records.record import Record
 from inference_lab.records.sources import Sources
 
@@ -54,31 +54,23 @@ def load_record(manifest_path: Path) -> Record:
         )
     at = manifest_path.parent
     check_outputs(manifest_path, manifest)
-    raw, controls = _raw_files(manifest)
-    if manifest["kind"] == "timing":
-        record = Record(
-            manifest["experiment"],
-            manifest,
-            read_samples(at / raw),
-            read_samples(at / controls, controls=True),
-        )
-        counted = {raw: len(record.samples), controls: len(record.controls)}
-    else:
-        record = Record(manifest["experiment"], manifest, (), (), read_rows(at / raw))
-        counted = {raw: len(record.rows)}
-    for name, rows in counted.items():
-        if rows != manifest["outputs"][name]["rows"]:
+    samples: list[Sample] = []
+    others: list[Sample] = []
+    rows: list[dict[str, str]] = []
+    for name, made in manifest["outputs"].items():
+        controls = name.endswith(CONTROLS)
+        if controls or manifest["kind"] == "timing":
+            found = read_samples(at / name, controls=controls)
+            (others if controls else samples).extend(found)
+        else:
+            found = read_rows(at / name)
+            rows.extend(found)
+        if len(found) != made["rows"]:
             raise RecordError(
-                f"{at / name}: {rows} rows, its manifest counts {manifest['outputs'][name]['rows']};"
-                " restore it from git or measure again"
+                f"{at / name}: {len(found)} rows, its manifest counts {made['rows']};"
+                f" {ways_out(manifest_path)}"
             )
-    return record
-
-
-def _raw_files(manifest: Mapping[str, Any]) -> tuple[str, str]:
-    """Names of the raw samples and of the controls."""
-    controls = next(name for name in manifest["outputs"] if name.endswith("controls.csv"))
-    return next(name for name in manifest["outputs"] if name != controls), controls
+    return Record(manifest["experiment"], manifest, samples, others, rows)
 
 
 def replace_record(
