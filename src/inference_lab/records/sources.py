@@ -131,6 +131,8 @@ def _spell(node: object) -> Iterator[str]:
         for field, value in sorted(ast.iter_fields(node)):
             if field == "body" and isinstance(node, _HAS_DOCSTRING) and isinstance(value, list):
                 value = _without_docstring(value)
+            if field == "values" and isinstance(node, ast.JoinedStr):
+                value = [part for part in value if not _is_empty(part)]
             if field in _IGNORED_FIELDS or value is None or value == []:
                 continue
             yield f".{field}"
@@ -141,7 +143,7 @@ def _spell(node: object) -> Iterator[str]:
             yield from _spell(item)
         yield "]"
     else:
-        yield f"{type(node).__name__} {node!r}"
+        yield f"{type(node).__name__} {node!a}"  # repr() spells letters as its Unicode version knows them
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -152,11 +154,22 @@ def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
             return body
 
 
+def _is_empty(part: object) -> bool:
+    """Whether a piece of an f-string is the empty text that Python 3.12 alone puts into a format spec."""
+    return isinstance(part, ast.Constant) and part.value == ""
+
+
 def _parse(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_bytes(), filename=str(path))
+        tree = ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         raise ConfigError(f"{path} line {error.lineno}: not Python ({error.msg}); mend it") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
+        raise ConfigError(f"{path}: not Python ({error}); mend it or restore it from git") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            raise ConfigError(f"{path} line {node.lineno}: a relative import; write inference_lab. in full")
+    return tree
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
@@ -164,7 +177,7 @@ def _imports(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+        elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
