@@ -1,0 +1,245 @@
+"""Which sources and pins stand behind a stage, and digests that only meaning changes."""
+
+import ast
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import packaging
+
+from inference_lab.errors import ConfigError
+from inference_lab.records.sources import Sources, digest_of_tree
+from tests import checkout
+
+FUNCTION = '''"""What it answers."""
+import numpy as np
+
+
+def attend(x, y=2):
+    """(T, C) -> (T, C)."""
+    return np.exp(x) * y + 1  # a comment
+'''
+SAME_MEANING = {
+    "no comment": FUNCTION.replace("  # a comment", ""),
+    "another docstring": FUNCTION.replace("(T, C) -> (T, C).", "What it returns."),
+    "no docstrings": FUNCTION.replace('"""What it answers."""\n', "").replace(
+        '    """(T, C) -> (T, C)."""\n', ""
+    ),
+    "another layout": FUNCTION.replace("(x, y=2)", "(\n    x,\n    y = 2,\n)").replace("+ 1", "+ (1)"),
+    "a type comment": FUNCTION.replace("(x, y=2):", "(x, y=2):  # type: (int, int) -> int"),
+    "other line ends": FUNCTION.replace("\n", "\r\n"),
+}
+OTHER_MEANING = {
+    "an operator": FUNCTION.replace("* y", "/ y"),
+    "a default": FUNCTION.replace("y=2", "y=3"),
+    "a number's type": FUNCTION.replace("+ 1", "+ 1.0"),
+    "a truth for a number": FUNCTION.replace("+ 1", "+ True"),
+    "a name": FUNCTION.replace("np.exp", "np.log"),
+    "an import": FUNCTION.replace("import numpy as np", "import numpy"),
+    "an order": FUNCTION.replace("(x, y=2)", "(y, x=2)"),
+    "a statement after the docstring": FUNCTION.replace("    return", '    "text"\n    return'),
+    "None for nothing": FUNCTION.replace("return np.exp(x) * y + 1", "return"),
+    "a string that is no docstring": FUNCTION.replace('"""What it answers."""', 'x = """What it answers."""'),
+}
+# everything in which the grammar or the parser of 3.11, 3.12 and 3.13 could differ
+EVERY_SYNTAX = r'''
+import a.b as c
+from __future__ import annotations
+x: int = 1 if (y := 2) else -0.0
+s = "é" 'joined' u"kind" rf"{x!r:>{y}}{{}}" f"{x=}" f"{x:}" f"a{x}b" "c" f"{x:{y}.{y}}" f""
+s = "\u1c89 \U0001fae9 \ud800 \u200b"
+n = 1_000, 0x10, 1e400, 1j, b"\0\xff", ..., None, True, 10**30
+def f(a, /, b: "T" = 1, *args, c=None, **kw) -> None: ...
+async def g():
+    async with a as b, c: await d
+    async for i in x: yield i
+    return [i async for i in y if i] + [*z]
+class C(B, metaclass=M):
+    """doc"""
+    @property
+    def p(self): "doc"; return lambda *a, **k: (yield)
+try: pass
+except* (A, B) as e: raise e from None
+else: pass
+finally: del x, y[1:2, ::3]
+match p:
+    case {"k": [1, *rest], **kw} if kw: pass
+    case C(x=None) | "s" | -1 | 1+2j as z: pass
+    case _: global q
+with (open(a) as b, open(c) as d): assert b, f"{d}"
+while not x < y <= z is not None: break
+else: z @= {**a, "b": {1, 2}, "c": {k: v for k, v in w}}
+print(*a, **b, c=(d, *e)); x = yield_ = a[b](c).d
+for i, (j, *k) in x: continue
+'''
+DIGESTS = """
+import ast, json, sys
+sys.path[:0] = sys.argv[1:]
+from inference_lab.records.sources import digest_of_tree
+print(json.dumps({name: digest_of_tree(ast.parse(text)) for name, text in json.load(sys.stdin).items()}))
+"""
+
+
+def digest(text: str) -> str:
+    """The digest of a source text."""
+    return digest_of_tree(ast.parse(text, type_comments=True))
+
+
+def interpreters() -> dict[str, str]:
+    """`{version: path}` of every Python from 3.11 on that is found here; the running one among them."""
+    names = [f"python3.{minor}" for minor in range(11, 20)]
+    roots = [os.environ.get("PYENV_ROOT", "~/.pyenv"), "~/.local/share/uv/python", "/usr/local", "/usr"]
+    installed = ("versions/3.*/bin/python3", "*/bin/python3", "bin/python3.[0-9]*")
+    globs = [Path(root).expanduser().glob(glob) for root, glob in itertools.product(roots, installed)]
+    candidates = [sys.executable, *filter(None, map(shutil.which, names)), *map(str, itertools.chain(*globs))]
+    found: dict[str, str] = {}
+    for candidate in candidates:
+        asked = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        answer = subprocess.run(asked, capture_output=True, text=True, check=False)  # a shim may lead nowhere
+        version = answer.stdout.strip()
+        if answer.returncode == 0 and tuple(map(int, version.split("."))) >= (3, 11):
+            found.setdefault(version, candidate)
+    return found
+
+
+class DigestTest(unittest.TestCase):
+    """The digest of one source."""
+
+    def test_what_a_reader_sees_alone_voids_nothing(self) -> None:
+        """Comments, docstrings, formatting and line ends leave the digest as it is."""
+        for what, text in SAME_MEANING.items():
+            with self.subTest(what):
+                self.assertNotEqual(text, FUNCTION)
+                self.assertEqual(digest(text), digest(FUNCTION))
+
+    def test_every_change_of_meaning_is_seen(self) -> None:
+        """One operator, default, type, name or statement gives another digest, and no two the same."""
+        found = {what: digest(text) for what, text in OTHER_MEANING.items()}
+        self.assertEqual(len({*found.values(), digest(FUNCTION)}), len(found) + 1, found)
+
+    def test_one_source_has_one_digest_on_every_python(self) -> None:
+        """Each interpreter found here gives the running one's digests of all sources and all syntax."""
+        texts = {str(path): path.read_text() for path in (checkout.ROOT / "src").rglob("*.py")}
+        task = json.dumps(texts | {"every syntax": EVERY_SYNTAX})
+        folders = [str(checkout.ROOT / "src"), str(Path(packaging.__file__).parents[1])]
+        expected: dict[str, str] = {}
+        for version, python in interpreters().items():
+            with self.subTest(python=version):
+                words = [python, "-I", "-B", "-c", DIGESTS, *folders]
+                run = subprocess.run(words, input=task, capture_output=True, text=True, check=False)
+                self.assertEqual(run.returncode, 0, run.stderr)
+                found = json.loads(run.stdout)
+                expected = expected or found
+                self.assertEqual(found, expected)
+        self.assertGreater(len(expected), 20)
+
+
+class ClosureTest(unittest.TestCase):
+    """The sources and pins of one checkout."""
+
+    def setUp(self) -> None:
+        """A small checkout of its own for every test."""
+        checkout.enter(self)
+
+    def test_imports_inside_functions_count(self) -> None:
+        """The closure follows every import of the package, the late ones too, and nothing else."""
+        self.assertEqual(
+            list(Sources().closure("experiments.decode_paths")),
+            [
+                "src/inference_lab/attention.py",
+                "src/inference_lab/benchmark.py",
+                "src/inference_lab/experiments/decode_paths.py",
+            ],
+        )
+
+    def test_errors_and_records_stand_outside(self) -> None:
+        """A change in errors or records is the schema number's affair: it changes no closure."""
+        before = Sources().closure("experiments.decode_paths")
+        for path in ("errors.py", "records/raw.py", "unused.py"):
+            Path("src/inference_lab", path).write_text("import pandas\nchanged = True\n")
+        self.assertEqual(Sources().closure("experiments.decode_paths"), before)
+
+    def test_circles_and_packages_are_followed_to_their_end(self) -> None:
+        """Modules that import each other are each counted once; a package counts by its __init__."""
+        Path("src/inference_lab/benchmark.py").write_text(
+            "from inference_lab import experiments, attention\n"
+        )
+        checkout.edit(
+            "src/inference_lab/attention.py", "import numpy", "import inference_lab.benchmark, numpy"
+        )
+        found = list(Sources().closure("attention"))
+        self.assertEqual([Path(path).stem for path in found], ["attention", "benchmark", "__init__"])
+
+    def test_a_change_far_down_is_a_change(self) -> None:
+        """An operator changed in a module that a function imports changes that module's digest alone."""
+        before = Sources().closure("experiments.decode_paths")
+        checkout.edit("src/inference_lab/attention.py", "* y", "/ y")
+        after = Sources().closure("experiments.decode_paths")
+        self.assertEqual(
+            {path for path in after if after[path] != before[path]}, {"src/inference_lab/attention.py"}
+        )
+
+    def test_what_cannot_be_followed_is_refused(self) -> None:
+        """A missing module, broken Python and a relative import are errors, never a smaller closure."""
+        broken = {
+            "def f(:": "line 1: not Python",
+            "x = 1\0": "not Python",
+            "x = '\udc80'": "not Python",
+            "def f():\n    from . import attention": "line 2: a relative import",
+            "from .attention import attend": "line 1: a relative import",
+        }
+        with self.assertRaisesRegex(ConfigError, "no module inference_lab.figures.none under src/"):
+            Sources().closure("figures.none")
+        for text, words in broken.items():
+            with self.subTest(text):
+                Path("src/inference_lab/benchmark.py").write_text(text, errors="surrogateescape")
+                with self.assertRaisesRegex(ConfigError, words) as raised:
+                    Sources().closure("experiments.decode_paths")
+                self.assertIn("src/inference_lab/benchmark.py", str(raised.exception))
+                self.assertNotIn("\n", str(raised.exception))
+
+    def test_pins_are_those_of_what_is_imported(self) -> None:
+        """A stage is pinned to the packages its closure imports: measuring knows no matplotlib."""
+        sources = Sources()
+        self.assertEqual(sources.pins(sources.closure("experiments.decode_paths")), {"numpy": "2.4.6"})
+        self.assertEqual(sources.pins(sources.closure("analysis.timing")), {})
+
+    def test_pins_hold_what_a_package_requires(self) -> None:
+        """Pins are transitive: drawing depends on matplotlib and on the pillow and NumPy beneath it."""
+        sources = Sources()
+        self.assertEqual(
+            sources.pins(sources.closure("figures.latency")),
+            {"matplotlib": "3.11.2", "numpy": "2.4.6", "pillow": "13.0.0"},
+        )
+
+    def test_pins_that_pin_nothing_are_refused(self) -> None:
+        """A version range, a missing list and broken TOML are errors that name pyproject.toml."""
+        for text, words in {
+            '[tool.uv]\nconstraint-dependencies = ["numpy>=2"]': "'numpy>=2' pins no exact version",
+            "[tool.uv]": "constraint-dependencies is missing",
+            "[tool.uv": "not TOML",
+        }.items():
+            with self.subTest(text):
+                Path("pyproject.toml").write_text(text)
+                with self.assertRaisesRegex(ConfigError, f"^pyproject.toml: .*{words}"):
+                    _ = Sources().pinned
+
+    def test_names_are_compared_as_indexes_do(self) -> None:
+        """Letters' case, dots and underscores in a package's name make no difference to its pin."""
+        Path("pyproject.toml").write_text(
+            '[tool.uv]\nconstraint-dependencies = ["Prometheus_Client==0.26.0", "PyYAML == 6.0.4"]\n'
+        )
+        Path("src/inference_lab/attention.py").write_text("import yaml\nimport prometheus_client.parser\n")
+        self.assertEqual(
+            Sources().pins(["src/inference_lab/attention.py"]),
+            {"prometheus-client": "0.26.0", "pyyaml": "6.0.4"},
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
