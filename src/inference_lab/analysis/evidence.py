@@ -1,0 +1,140 @@
+"""What a record can say about a cell, or about one cell over another: by round where rounds pair them.
+
+Where rounds pair two cells, their ratio is taken round by round; otherwise columns of the summary stand
+against each other with their intervals, and columns without bounds (counts, observations) exactly.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inference_lab.analysis.intervals import (
+    Comparison,
+    Estimate,
+    Interval,
+    claims,
+    compare,
+    doubts,
+    least_effect,
+)
+from inference_lab.analysis.rounds import METRICS, rounds_of
+from inference_lab.analysis.rows import Row, bound_column, in_words, number, pick
+from inference_lab.errors import ConfigError
+from inference_lab.records.record import View
+
+Cell = Mapping[str, Any]
+
+
+class NoEvidence(Exception):
+    """A claim cannot be judged; the text says why."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number of the record, with every interval a conclusion about it has to hold in."""
+
+    estimate: Estimate
+    intervals: Sequence[Interval]
+    rows: str
+    comparison: Comparison | None = None  # where rounds pair two cells
+
+    def lies_within(self, low: float, high: float) -> bool | None:
+        """True when every interval lies inside [low, high], False when every one lies outside, else None."""
+        if all(
+            lo is not None and hi is not None and low <= lo and hi <= high for lo, hi in self._closed(low)
+        ):
+            return True
+        if all((hi is not None and hi < low) or (lo is not None and lo > high) for lo, hi in self.intervals):
+            return False
+        return None
+
+    def _closed(self, low: float) -> Iterable[Interval]:
+        """The intervals; what is bounded by nothing below needs no lower bound."""
+        return [(-math.inf if low == -math.inf else lo, hi) for lo, hi in self.intervals]
+
+
+class Evidence:
+    """A record and its summary, asked about cells by what their columns say.
+
+    `less` is every (of, at, over) that one prediction calls less: the claim rule is applied to all of
+    them at once.
+    """
+
+    def __init__(self, view: View, less: Iterable[tuple[str, Cell, Cell]] = ()) -> None:
+        self.view = view
+        self.place = f"prediction of {view.record.experiment}"
+        self.rounds = rounds_of(view.record) if view.record.samples else None
+        same = self.rounds.same() if self.rounds else {}
+        self.least = least_effect(list(same.values()))
+        vary: Mapping[str, Sequence[Any]] = view.record.manifest["conditions"]["vary"]
+        self.axis, self.values = next(iter(vary.items()))
+        self._claimed = self._apply_claim_rule(less)
+
+    def row(self, of: str, cell: Cell) -> Row:
+        """The row of a cell, fit to be judged by its column `of`.
+
+        Raises NoEvidence when it was not measured or is flagged, ConfigError for an unknown column.
+        """
+        columns = self.view.summary[0]
+        if of not in columns:
+            raise ConfigError(f"{self.place}: no column {of!r}; the summary has {', '.join(columns)}")
+        row = pick(self.view.summary, cell, self.place)
+        if row is None:
+            raise NoEvidence(f"no cell {in_words(cell)} was measured")
+        if codes := row.get("flags"):
+            raise NoEvidence(f"{in_words(cell)} is flagged {codes}: {row.get('advice')}")
+        return row
+
+    def is_exact(self, of: str) -> bool:
+        """Whether the summary gives no bounds for a column: it was counted or observed, not estimated."""
+        return bound_column(self.view.summary[0], of, "lo") is None
+
+    def value(self, of: str, cell: Cell) -> Quantity:
+        """What a column says of a cell; an exact value is its own interval. Raises as `row`."""
+        row = self.row(of, cell)
+        value = number(row, of, self.place)
+        if value is None:
+            raise NoEvidence(f"{of} of {in_words(cell)} is undefined")
+        names = (bound_column(row, of, "lo"), bound_column(row, of, "hi"))
+        lo, hi = (number(row, name, self.place) if name else value for name in names)
+        found = Estimate(value, lo, hi, int(row.get("n", "1")))
+        return Quantity(found, [(lo, hi)], f"{of} at {in_words(cell)}")
+
+    def ratio(self, of: str, at: Cell, over: Cell) -> Quantity:
+        """`of` at one cell over `of` at another. Raises as `row`."""
+        above, below = self.row(of, at), self.row(of, over)
+        rows = f"{of} at {in_words(at)} over {in_words(over)}"
+        if self.rounds and of in METRICS:
+            a, b = (self.rounds.metric(of, row["path"], int(row[self.axis])) for row in (above, below))
+            found = compare(a / b)
+            return Quantity(found.ratio, found.intervals, f"{rows}, round by round", found)
+        a, b = self.value(of, at).estimate, self.value(of, over).estimate
+        if b.value <= 0 or (b.lo is not None and b.lo <= 0):
+            raise NoEvidence(f"{of} of {in_words(over)} is {b.value:.9g}: there is no ratio to it")
+        lo = None if a.lo is None or b.hi is None else a.lo / b.hi
+        hi = None if a.hi is None or b.lo is None else a.hi / b.lo
+        return Quantity(Estimate(a.value / b.value, lo, hi, min(a.n, b.n)), [(lo, hi)], rows)
+
+    def less(self, of: str, at: Cell, over: Cell) -> tuple[bool | None, Quantity]:
+        """Whether `of` is less at one cell than at another (None: cannot tell), and their ratio."""
+        ratio = self.ratio(of, at, over)
+        if ratio.comparison is None:
+            return ratio.lies_within(-math.inf, math.nextafter(1, 0)), ratio
+        claimed = self._claimed[of, in_words(at), in_words(over)]
+        return (ratio.estimate.value < 1 if claimed else None), ratio
+
+    def _apply_claim_rule(self, less: Iterable[tuple[str, Cell, Cell]]) -> dict[tuple[str, str, str], bool]:
+        paired: dict[tuple[str, str, str], Comparison] = {}
+        for of, at, over in less:
+            try:
+                comparison = self.ratio(of, at, over).comparison
+            except NoEvidence:
+                continue  # it is asked again, and answered, when the claim is judged
+            if comparison:
+                paired[of, in_words(at), in_words(over)] = comparison
+        claimed = claims(list(paired.values()), self.least)
+        return {
+            key: claim and not doubts(comparison, self.least)
+            for (key, comparison), claim in zip(paired.items(), claimed, strict=True)
+        }

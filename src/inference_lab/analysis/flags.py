@@ -1,0 +1,200 @@
+"""What may be wrong with a timing record, cell by cell: a code for the table, cause and way out in words.
+
+Answers: which cells make no claim, and why? A flag on every cell makes the whole record invalid.
+Bounds come from `judge`; those it does not name stand in BOUNDS.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inference_lab.analysis.intervals import (
+    Comparison,
+    Times,
+    claims,
+    compare,
+    doubts,
+    estimate,
+    excludes_one,
+    least_effect,
+)
+from inference_lab.analysis.rounds import Rounds
+from inference_lab.records.record import Record
+
+BOUNDS: Mapping[str, float] = {
+    "max_others_cpu": 0.2,  # cores used by others, median over the run
+    "max_probe_drift": 0.1,  # relative change of a fixed calculation
+    "max_warmup_residual": 0.1,  # relative excess of a process's first rounds over its later ones
+}
+# invalid: measuring itself said so; aa: the baseline differs from itself; processes, regime: see intervals
+CODES = ("invalid", "oracle", "threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime")
+FEWEST = 6  # signs that can all agree by chance in less than 5% (2 / 2**6)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A code of CODES, or "" for a note that stops no claim; the advice names cause and way out."""
+
+    code: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Every comparison of a record and every flag: the numbers of the summary that are not quantiles."""
+
+    ratios: Mapping[tuple[str, int], Comparison]  # path / baseline in the same round
+    claimed: Mapping[tuple[str, int], bool]
+    same: Mapping[int, Comparison]  # replica / baseline: A/A
+    least: float  # the smallest effect that is claimed
+    flags: Mapping[tuple[str, int], list[Flag]]
+
+
+def judge_rounds(record: Record, rounds: Rounds, judge: Mapping[str, Any]) -> Judgement:
+    """The comparisons of every cell to the baseline, and what is wrong with each cell."""
+    bounds = {**BOUNDS, **judge}
+    base = {value: rounds.times[rounds.baseline, value] for value in rounds.values}
+    same = rounds.same()
+    least = least_effect(list(same.values()))
+    ratios = {
+        (path, value): compare(rounds.times[path, value] / base[value])
+        for path in rounds.paths
+        for value in rounds.values
+        if path != rounds.baseline
+    }
+    differs = dict(zip(same, claims(list(same.values()), least), strict=True))
+    everywhere = [*_of_record(record, rounds, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
+    if not same:
+        everywhere.append(Flag("", "A/A not assessed: the baseline was measured once a round"))
+    flags = {
+        cell: [
+            *everywhere,
+            *_same(same.get(cell[1]), differs=differs.get(cell[1], False)),
+            *_warmup_residual(times, bounds["max_warmup_residual"]),
+            *_doubts(ratios.get(cell), least),
+        ]
+        for cell, times in rounds.times.items()
+    }
+    claimed = {
+        cell: claim
+        and not any(flag.code for side in (cell, (rounds.baseline, cell[1])) for flag in flags[side])
+        for cell, claim in zip(ratios, claims(list(ratios.values()), least), strict=True)
+    }
+    return Judgement(ratios, claimed, same, least, flags)
+
+
+def _of_record(record: Record, rounds: Rounds, bounds: Mapping[str, Any]) -> Iterator[Flag]:
+    """Why the whole record is invalid: what measuring said, oracle, threads, a machine that stayed busy."""
+    validity = record.manifest.get("validity", {"valid": True})
+    if not validity["valid"]:
+        yield Flag("invalid", f"measuring found it invalid: {'; '.join(validity['reasons'])}; measure again")
+    for found in record.manifest.get("oracle", []):
+        if not found["passed"]:
+            yield Flag(
+                "oracle",
+                f"{found['path']} differs from its oracle by {found['max_abs_error']:.3g} (allowed"
+                f" {found['tolerance']:.3g}); mend the path, then measure again",
+            )
+    environment: Mapping[str, Any] = record.manifest.get("environment", {})
+    yield from _threads(environment, {cell[0].blas_threads for cell in rounds.cells.values()})
+    others = environment.get("others_cpu")
+    if others is None:
+        yield Flag("", "load of others not assessed: this machine does not show it")
+    elif others["median"] > bounds["max_others_cpu"]:
+        yield Flag(
+            "busy",
+            f"others used {others['median']:.3g} cores (median; at most {others['max']:.3g}), allowed are"
+            f" {bounds['max_others_cpu']:.3g}; measure again on a quiet machine",
+        )
+
+
+def _threads(environment: Mapping[str, Any], asked: set[int]) -> Iterator[Flag]:
+    got = environment.get("blas", {}).get("threads")
+    allowed = environment.get("affinity")
+    if got is None:
+        yield Flag("", "threads of BLAS not assessed: the record does not say how many it had")
+    elif not asked <= set(got if isinstance(got, list) else [got]):  # pyright: ignore[reportUnknownArgumentType]
+        yield Flag(
+            "threads", f"BLAS had {got} threads, declared are {sorted(asked)}; set OPENBLAS_NUM_THREADS"
+        )
+    elif allowed is not None and max(asked) > len(allowed):
+        yield Flag(
+            "threads", f"{max(asked)} threads shared {len(allowed)} cores; allow as many cores as threads"
+        )
+
+
+def _drift(probe: Times | None, bound: float) -> Iterator[Flag]:
+    """A fixed calculation got slower or faster in every process, or from each process to the next."""
+    if probe is None or probe.shape[1] < 2:
+        yield Flag("", "drift not assessed: no probe, or one round only")
+        return
+    half = probe.shape[1] // 2
+    change = compare(_by_process(probe[:, -half:] / probe[:, :half])).ratio
+    if excludes_one(change.lo, change.hi) and abs(change.value - 1) > bound:
+        yield Flag(
+            "drift",
+            f"within a process the probe changed to {change.value:.3g} of its first half; times are of a"
+            " machine still changing: let it settle, then measure again",
+        )
+    medians = np.percentile(probe, 50, axis=1)
+    steps, total = np.sign(np.diff(medians)), float(medians[-1] / medians[0])
+    if len(medians) >= FEWEST and abs(int(steps.sum())) == len(steps) and abs(total - 1) > bound:
+        yield Flag(
+            "drift",
+            f"the probe changed from process to process to {total:.3g} of the first; times are of a machine"
+            " still changing: let it settle, then measure again",
+        )
+
+
+def _by_process(ratios: Times) -> Times:
+    """One ratio a process where there are enough of them to decide, as rounds of a process are alike."""
+    return np.percentile(ratios, 50, axis=1, keepdims=True) if len(ratios) >= FEWEST else ratios
+
+
+def _same(aa: Comparison | None, *, differs: bool) -> Iterator[Flag]:
+    if aa is not None and differs:
+        yield Flag(
+            "aa",
+            f"the baseline measured twice in the same rounds differs from itself by {aa.effect:.1%} (A/A);"
+            " ratios of this value mean nothing: measure again, with nothing else running",
+        )
+
+
+def _warmup_residual(times: Times, bound: float) -> Iterator[Flag]:
+    """The first rounds of every process, at least FEWEST in all, are slower than its later half."""
+    processes, rounds = times.shape
+    first = -(-FEWEST // processes)
+    if rounds < 2 * first:
+        return
+    later = np.percentile(times[:, rounds // 2 :], 50, axis=1, keepdims=True)
+    excess = times[:, :first] / later
+    if float(excess.min()) > 1 + bound:
+        yield Flag(
+            "warmup-residual",
+            f"the first rounds of every process took {estimate(excess, 0.5).value:.3g} times as long as its"
+            " later ones; raise warmups",
+        )
+
+
+def _doubts(comparison: Comparison | None, least: float) -> Iterator[Flag]:
+    if comparison is None:
+        return
+    found = doubts(comparison, least)
+    if "processes" in found and comparison.by_process:
+        low, high = comparison.by_process
+        yield Flag(
+            "processes",
+            f"drawn by whole processes the ratio lies in [{low:.4g}, {high:.4g}]: processes disagree; measure"
+            " with more processes",
+        )
+    if comparison.states:
+        low, high = comparison.states
+        moved = f"the ratio moved between {low:.4g} and {high:.4g} for stretches of rounds"
+        if "regime" in found:
+            yield Flag(
+                "regime", f"{moved}, which do not tell one story; find what changed, then measure again"
+            )
+        elif high / low > 1 + least:
+            yield Flag("", moved)

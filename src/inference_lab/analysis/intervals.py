@@ -1,0 +1,191 @@
+"""What a set of times, or two sets paired by round, can support.
+
+Answers: a quantile with its interval, a ratio with its interval, whether a difference may be claimed.
+Assumes nothing about the shape of the times. Does not know what was timed or what was predicted.
+
+Every number is an order statistic, a quotient, or a count, so it has the same bits on every CPU.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import bdtr, ndtr
+
+Interval = tuple[float | None, float | None]
+Times = NDArray[Any]  # (processes, rounds), ns or ratios
+
+ALPHA = 0.05
+SMALLEST_EFFECT = 0.02
+WINDOW = 5  # rounds over which a state of the machine is looked for
+RESAMPLES = 399
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value with its 95% interval; a bound that n cannot support is None."""
+
+    value: float
+    lo: float | None
+    hi: float | None
+    n: int
+
+    @property
+    def bounds(self) -> tuple[float, float | None, float | None]:
+        """Value, lower bound, upper bound."""
+        return self.value, self.lo, self.hi
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The median of per-round ratios, what supports it, and what could contradict it."""
+
+    ratio: Estimate
+    p: float  # sign test: how likely such one-sidedness is if neither is slower
+    by_process: tuple[float, float] | None  # 95% bootstrap over processes; None for fewer than 3
+    states: tuple[float, float] | None  # the ratio in two states of the machine; None: one state
+
+    @property
+    def effect(self) -> float:
+        """How far the ratio is from 1, the same for a/b and b/a."""
+        return max(self.ratio.value, 1 / self.ratio.value) - 1
+
+    @property
+    def intervals(self) -> list[Interval]:
+        """Every interval a conclusion has to hold in: by rounds, by processes, from state to state."""
+        return [self.ratio.bounds[1:], *(found for found in (self.by_process, self.states) if found)]
+
+
+def estimate(values: Times, quantile: float) -> Estimate:
+    """A quantile by linear interpolation with its distribution-free 95% order-statistic interval.
+
+    Interpolation: `numpy.percentile`, method `linear` (Hyndman & Fan 1996, type 7). Interval: see `ranks`.
+    """
+    ordered = np.sort(values, axis=None)
+    low, high = ranks(ordered.size, quantile)
+    return Estimate(
+        float(np.percentile(ordered, 100 * quantile)),
+        None if low is None else float(ordered[low - 1]),
+        None if high is None else float(ordered[high - 1]),
+        int(ordered.size),
+    )
+
+
+@lru_cache
+def ranks(n: int, quantile: float) -> tuple[int | None, int | None]:
+    """The 1-based ranks between which a quantile lies with 95%; None where n is too small.
+
+    Conover, Practical Nonparametric Statistics (1999), 3.2, as in `scipy.stats.quantile_test`, which
+    is not imported because it takes more than a second to load. n=120, P95: ranks 109 and 119.
+    """
+    below = cast("NDArray[Any]", bdtr(np.arange(n + 1.0), n, quantile))  # P(at most k values lie below)
+    low = int(np.searchsorted(below, ALPHA / 2))
+    high = int(np.searchsorted(below, 1 - ALPHA / 2)) + 1
+    return (low if low >= 1 else None), (high if high <= n else None)
+
+
+def sign_test(ratios: Times) -> float:
+    """The two-sided p of as many ratios on one side of 1; ties are left out.
+
+    Dixon & Mood (1946); `scipy.stats.binomtest(above, above + below).pvalue`.
+    """
+    above, below = int(np.sum(ratios > 1)), int(np.sum(ratios < 1))
+    return min(1.0, 2 * float(bdtr(float(min(above, below)), above + below, 0.5)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The same p values adjusted for having asked all these questions: Holm (1979), step-down."""
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted
+
+
+def compare(ratios: Times) -> Comparison:
+    """(processes, rounds) ratios of two calls of the same round -> what they say together."""
+    return Comparison(estimate(ratios, 0.5), sign_test(ratios), bootstrap(ratios), states(ratios))
+
+
+def bootstrap(ratios: Times) -> tuple[float, float] | None:
+    """95% percentile interval of the median when whole processes are drawn again, with a fixed seed.
+
+    Davison & Hinkley, Bootstrap Methods (1997), 3.8: processes, not rounds, are independent of each
+    other. Fewer than 3 processes cannot be drawn from: None.
+    """
+    processes = len(ratios)
+    if processes < 3:
+        return None
+    drawn = np.random.default_rng(0).integers(0, processes, (RESAMPLES, processes))
+    medians = np.percentile(ratios[drawn].reshape(RESAMPLES, -1), 50, axis=1)
+    low, high = np.percentile(medians, [100 * ALPHA / 2, 100 - 100 * ALPHA / 2])
+    return float(low), float(high)
+
+
+def states(ratios: Times) -> tuple[float, float] | None:
+    """The ratio in the low and the high state of the run, or None when rounds follow no pattern.
+
+    A pattern is fewer runs above and below the median than chance gives (Wald & Wolfowitz 1940, normal
+    approximation, one-sided). The states are P10 and P90 of medians over `WINDOW` rounds of a process.
+    """
+    side = ratios.ravel() > np.percentile(ratios, 50)
+    n, above = side.size, int(side.sum())
+    below = n - above
+    if min(above, below) < 2 or ratios.shape[-1] < WINDOW:
+        return None
+    runs = 1 + int(np.sum(side[1:] != side[:-1]))
+    expected = 1 + 2 * above * below / n
+    spread = ((expected - 1) * (expected - 2) / (n - 1)) ** 0.5
+    if float(ndtr((runs - expected) / spread)) >= ALPHA:
+        return None
+    windows = np.lib.stride_tricks.sliding_window_view(ratios, WINDOW, axis=-1)
+    low, high = np.percentile(np.percentile(windows, 50, axis=-1), [10, 90])
+    return float(low), float(high)
+
+
+def claims(comparisons: Sequence[Comparison], least: float) -> list[bool]:
+    """For each comparison of one experiment: may a difference be claimed? The rule of GLOSSARY.md.
+
+    Sign test below 0.05 after Holm, interval without 1, effect of at least `least` (see `least_effect`).
+    """
+    adjusted = holm([comparison.p for comparison in comparisons])
+    return [
+        p < ALPHA and excludes_one(c.ratio.lo, c.ratio.hi) and c.effect >= least
+        for c, p in zip(comparisons, adjusted, strict=True)
+    ]
+
+
+def least_effect(same: Sequence[Comparison]) -> float:
+    """The smallest effect worth a claim: 2%, or twice the widest half-width of the A/A intervals."""
+    widths = [
+        (c.ratio.hi - c.ratio.lo) / 2 for c in same if c.ratio.lo is not None and c.ratio.hi is not None
+    ]
+    return max([SMALLEST_EFFECT, *(2 * width for width in widths)])
+
+
+def doubts(comparison: Comparison, least: float) -> list[str]:
+    """Why the claim rule is not enough here: `processes` disagree, or a `regime` changed the answer."""
+    found: list[str] = []
+    ratio = comparison.ratio
+    if (
+        comparison.by_process
+        and excludes_one(ratio.lo, ratio.hi)
+        and not excludes_one(*comparison.by_process)
+    ):
+        found.append("processes")
+    if comparison.states and len({_side(state, least) for state in comparison.states}) > 1:
+        found.append("regime")
+    return found
+
+
+def excludes_one(lo: float | None, hi: float | None) -> bool:
+    """Whether 1 lies outside; an open bound excludes nothing."""
+    return (lo is not None and lo > 1) or (hi is not None and hi < 1)
+
+
+def _side(ratio: float, least: float) -> int:
+    return (ratio >= 1 + least) - (ratio <= 1 / (1 + least))
