@@ -42,17 +42,17 @@ def run_tests() -> str:
     from inference_lab.testing import run_unit_tests
 
     step = chain.tests_step()
-    before = step.inputs(Sources())
+    sources = Sources()
+    before, pins = step.inputs(sources), step.pins(sources)
     Path(step.receipt).unlink(missing_ok=True)  # a failure leaves no receipt
     outcomes = run_unit_tests()
-    sources = Sources()
-    if step.inputs(sources) != before:
+    if step.inputs(Sources()) != before:
         raise RecordError("a source or test changed while the tests ran; run them again")
     receipt = {
-        **chain.receipt_of(step, sources),
+        **chain.receipt_of(step, before, pins),
         "tests": outcomes,
         "environment": {
-            **platform_and_packages(step.pins(sources)),
+            **platform_and_packages(pins),
             "thread_variables": dict.fromkeys(environment.THREAD_VARIABLES, "1"),
         },
     }

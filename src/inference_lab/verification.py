@@ -134,11 +134,12 @@ def verify_stage(config: Mapping[str, Any], receipt: Path) -> str:
     """
     walk = Chain(config)
     step = walk.verify_step()
+    read = step.inputs(walk.sources)
     findings = verify(walk, list(walk.experiments), _before(receipt))
     text = as_table(findings)
     if bad := [finding for finding in findings if finding.mismatch]:
         raise RecordError(f"{bad[0].file}: {bad[0].state} (the first of {len(bad)} mismatches)")
-    written = {**chain.receipt_of(step, walk.sources), "interpreter": interpreter()}
+    written = {**chain.receipt_of(step, read, step.pins(walk.sources)), "interpreter": interpreter()}
     write_json(receipt, chain.seal(written))
     return text
 

@@ -53,7 +53,12 @@ class Step:
         """`{what: sha256}` of everything this step reads, as it is now."""
         found = self.sources(sources)
         for path in self.reads:
-            found[path] = sha256_file(sources.root / path)
+            try:
+                found[path] = sha256_file(sources.root / path)
+            except OSError as error:
+                raise RecordError(
+                    f"{path}: cannot be read ({error.strerror}), and {self.name} reads it; make or restore it"
+                ) from None
         if self.section:
             found["section"] = sha256_value(self.section)
         found["command"] = sha256_value(self.command)
@@ -182,15 +187,15 @@ def seal(receipt: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "digest": sha256_value(body)}
 
 
-def receipt_of(step: Step, sources: Sources) -> dict[str, Any]:
-    """The receipt of a step whose files are all in place, not yet sealed."""
+def receipt_of(step: Step, inputs: Mapping[str, str], pins: Mapping[str, str]) -> dict[str, Any]:
+    """The receipt of a step whose files are all in place, unsealed; `inputs` as they were when it began."""
     return {
         "schema": SCHEMA,
         "stage": step.stage,
         "experiment": step.experiment or None,
         "command": list(step.command),
-        "inputs": step.inputs(sources),
-        "pins": step.pins(sources),
+        "inputs": inputs,
+        "pins": pins,
         "outputs": {path: {"sha256": sha256_file(Path(path))} for path in step.makes},
     }
 
@@ -199,7 +204,10 @@ def read_receipt(path: Path) -> dict[str, Any]:
     """A receipt whose seal holds. Raises RecordError when it is missing, torn or was edited."""
     receipt = read_json(path)
     expected = receipt.get("digest")
-    found = seal(receipt)["digest"]
+    try:
+        found = seal(receipt)["digest"]
+    except ValueError as error:  # NaN or a lone surrogate, which no canonical JSON has
+        found = f"none ({error})"
     if found != expected:
         raise RecordError(
             f"{path}: its content was edited: it says sha256 {expected}, found {found}; {ways_out(path)}"

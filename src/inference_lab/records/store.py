@@ -30,7 +30,8 @@ def make(step: Step, produce: Callable[[], Mapping[str, str]]) -> bool:
     `produce` returns the text of every file the step makes. Nothing is written when an input changes
     meanwhile: the digests are taken before and after.
     """
-    before = step.inputs(Sources())
+    sources = Sources()
+    before, pins = step.inputs(sources), step.pins(sources)
     if Path(step.receipt).exists() and not Chain({"experiments": {}}).differences(step):
         return False
     texts = produce()
@@ -38,7 +39,7 @@ def make(step: Step, produce: Callable[[], Mapping[str, str]]) -> bool:
         raise RecordError(f"{step.name}: an input changed while it ran; nothing was recorded, run it again")
     for path in step.makes:
         write_file(Path(path), texts[path])
-    write_json(Path(step.receipt), seal(receipt_of(step, Sources())))
+    write_json(Path(step.receipt), seal(receipt_of(step, before, pins)))
     return True
 
 
@@ -85,8 +86,8 @@ def replace_record(
     try:
         at.mkdir(parents=True, exist_ok=True)
         stage = staging(at, manifest_path.stem)
+        stage.mkdir()
         try:
-            stage.mkdir()
             outputs: dict[str, dict[str, Any]] = {}
             for name, text in files.items():
                 _write_through(stage / name, text)
