@@ -6,6 +6,7 @@ checkout.enter_copy(self)         the real sources, pins and schema, with no res
 """
 
 import contextlib
+import os
 import shutil
 import tempfile
 import unittest
@@ -19,6 +20,7 @@ from inference_lab.records.raw import Sample, write_samples
 from inference_lab.records.sources import Sources
 
 ROOT = Path(__file__).resolve().parents[1]
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # there fsync costs nothing
 
 FILES = {
     "pyproject.toml": """
@@ -91,7 +93,7 @@ def enter_copy(test: unittest.TestCase) -> Path:
 
 
 def _enter_folder(test: unittest.TestCase) -> Path:
-    root = Path(test.enterContext(tempfile.TemporaryDirectory())).resolve()
+    root = Path(test.enterContext(tempfile.TemporaryDirectory(dir=MEMORY))).resolve()
     test.enterContext(contextlib.chdir(root))
     return root
 

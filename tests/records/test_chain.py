@@ -1,0 +1,318 @@
+"""The chain of receipts: what is current, and why not, decided by digests alone."""
+
+import copy
+import os
+import shutil
+import unittest
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from inference_lab.errors import ConfigError, RecordError
+from inference_lab.records import chain
+from inference_lab.records.chain import Asked, Chain
+from inference_lab.records.files import read_json, sha256_file, write_json
+from tests import checkout
+from tests.checkout import CONFIG, edit
+
+SOURCE = "src/inference_lab/"
+AT = "results/m1"
+MEASURED = ["m1 measure", "m1 summary", "m1 figure latency.svg", "m1 figure throughput.svg", "m1 analysis"]
+
+
+def stale(config: dict[str, Any] = CONFIG, asked: Asked | None = None) -> dict[str, list[str]]:
+    """`{step: reasons}` of every step that would run."""
+    walk = Chain(config, asked)
+    steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
+    return {named(step): why for step in steps if (why := walk.why(step))}
+
+
+def named(step: chain.Step) -> str:
+    """A step by stage and figure: "m1 summary"."""
+    return " ".join((step.experiment, step.stage, *step.command[2:]))
+
+
+def changed(part: str, **values: Any) -> dict[str, Any]:
+    """The config with other values in one part of its section."""
+    config = copy.deepcopy(CONFIG)
+    config["experiments"]["m1"][part] |= values
+    return config
+
+
+class StalenessTest(unittest.TestCase):
+    """A checkout in which everything is recorded, and one thing changes."""
+
+    def setUp(self) -> None:
+        """Everything of the small checkout is recorded."""
+        checkout.enter(self)
+        checkout.record(CONFIG)
+
+    def test_nothing_changed_nothing_runs(self) -> None:
+        """A whole record is current, in whatever order its files were touched and wherever it moved."""
+        self.assertEqual(stale(), {})
+        for number, path in enumerate(sorted(Path().rglob("*"), reverse=True)):
+            os.utime(path, (number, number))
+        self.assertEqual(stale(), {})
+        shutil.copytree(".", "moved µ and spaced", ignore=shutil.ignore_patterns("moved*"))
+        with chdir("moved µ and spaced"):
+            self.assertEqual(stale(), {})
+
+    def test_what_runs_after_a_change(self) -> None:
+        """Each change runs the stages that depend on it and no other, and says which file changed."""
+
+        def figure() -> None:
+            edit(f"{SOURCE}figures/throughput.py", "blue", "red")
+
+        def summary_code() -> None:
+            edit(f"{SOURCE}analysis/timing.py", "math", "cmath")
+
+        cases: dict[str, tuple[Callable[[], object], list[str], str]] = {
+            "an operator in a measured source": (
+                lambda: edit(f"{SOURCE}attention.py", "* y", "/ y"),
+                MEASURED,
+                f"{SOURCE}attention.py changed",
+            ),
+            "an import more in a measured source": (
+                lambda: edit(f"{SOURCE}benchmark.py", "clock", "import inference_lab.unused\nclock"),
+                MEASURED,
+                f"{SOURCE}unused.py is new",
+            ),
+            "a comment in a measured source": (
+                lambda: edit(f"{SOURCE}attention.py", "# a comment", "# another"),
+                [],
+                "",
+            ),
+            "summary code": (
+                summary_code,
+                MEASURED[1:],
+                f"{SOURCE}analysis/timing.py changed",
+            ),
+            "figure code": (figure, MEASURED[3:4], f"{SOURCE}figures/throughput.py changed"),
+            "prediction": (
+                lambda: edit("predictions/m1.yaml", "does it", "why"),
+                MEASURED[4:],
+                "predictions/m1.yaml changed",
+            ),
+            "a measured pin": (
+                lambda: edit("pyproject.toml", "2.4.6", "2.4.7"),
+                MEASURED,
+                "numpy 2.4.6 -> 2.4.7",
+            ),
+            "a pin of figures": (
+                lambda: edit("pyproject.toml", "13.0.0", "13.0.1"),
+                MEASURED[2:3],
+                "pillow 13.0.0 -> 13.0.1",
+            ),
+            "a pin of tools": (lambda: edit("pyproject.toml", "0.17.6", "0.18.0"), [], ""),
+            "a test": (lambda: edit("tests/test_attention.py", "42", "41"), [], ""),
+            "the manifest gone": (lambda: Path(AT, "manifest.json").unlink(), MEASURED, "no record yet"),
+            "summary gone": (
+                lambda: Path(AT, "summary.csv").unlink(),
+                MEASURED[1:],
+                "summary.csv is missing",
+            ),
+            "summary edited": (
+                lambda: Path(AT, "summary.csv").write_text("better numbers\n"),
+                MEASURED[1:],
+                "summary.csv was edited by hand",
+            ),
+            "a figure gone": (
+                lambda: Path(AT, "latency.svg").unlink(),
+                MEASURED[2:3],
+                "latency.svg is missing",
+            ),
+            "a receipt gone": (
+                lambda: Path(AT, "receipts/latency.svg.json").unlink(),
+                MEASURED[2:3],
+                "not made yet",
+            ),
+            "a receipt edited": (
+                lambda: edit(f"{AT}/receipts/latency.svg.json", '"stage": "figure"', '"stage": "picture"'),
+                MEASURED[2:3],
+                "receipts/latency.svg.json was edited",
+            ),
+            "a receipt torn": (
+                lambda: Path(AT, "receipts/latency.svg.json").write_text('{"inputs"'),
+                MEASURED[2:3],
+                "receipts/latency.svg.json was edited",
+            ),
+        }
+        for what, (change, runs, reason) in cases.items():
+            with self.subTest(what):
+                shutil.copytree(".", f"{what}", ignore=shutil.ignore_patterns("a *", "an *", "*edited", what))
+                with chdir(what):
+                    change()
+                    found = stale()
+                    self.assertEqual(list(found), runs)
+                    for words in found.values():
+                        self.assertIn(reason, "; ".join(words))
+                shutil.rmtree(what)
+
+    def test_a_change_taken_back_is_no_change(self) -> None:
+        """A source that says again what it said when it was measured leaves the record current."""
+        edit(f"{SOURCE}attention.py", "* y", "/ y")
+        self.assertNotEqual(stale(), {})
+        edit(f"{SOURCE}attention.py", "/ y", "* y")
+        self.assertEqual(stale(), {})
+
+    def test_each_stage_depends_on_its_own_part_of_the_config(self) -> None:
+        """Conditions measure again, bounds and looks summarise again; the order of keys does nothing."""
+        self.assertEqual(list(stale(changed("measure", rounds=3))), MEASURED)
+        self.assertEqual(stale(changed("measure", rounds=3))["m1 measure"], ["its measure: part changed"])
+        self.assertEqual(list(stale(changed("judge", knee_factor=1.5))), MEASURED[1:])
+        self.assertEqual(stale(changed("judge", knee_factor=1.5))["m1 summary"], ["its judge: part changed"])
+        experiments = CONFIG["experiments"]["m1"]
+        reversed_keys = {
+            key: dict(reversed(value.items())) if isinstance(value, dict) else value
+            for key, value in reversed(experiments.items())
+        }
+        self.assertEqual(stale({"experiments": {"m1": reversed_keys}}), {})
+
+    def test_another_experiment_voids_nothing(self) -> None:
+        """An experiment added to the config runs alone."""
+        config = {"experiments": {**CONFIG["experiments"], "m2": CONFIG["experiments"]["m1"]}}
+        Path("predictions/m2.yaml").write_text("question: and this?\n")
+        self.assertEqual({name.split()[0] for name in stale(config)}, {"m2"})
+
+    def test_a_record_of_another_form_is_measured_again(self) -> None:
+        """When the schema number rises, every record and receipt is out of date and says so."""
+        with mock.patch.object(chain, "SCHEMA", chain.SCHEMA + 1):
+            found = stale()
+        self.assertEqual(list(found), MEASURED)
+        self.assertEqual(
+            found["m1 measure"], [f"records have form {chain.SCHEMA + 1} now, this one {chain.SCHEMA}"]
+        )
+
+    def test_a_record_that_is_not_whole_is_refused(self) -> None:
+        """Raw edited or missing, manifest edited: an error with file, expected and found digest, ways out."""
+        raw = Path(AT, "raw.csv")
+        was, digest = raw.read_text(), sha256_file(raw)
+        raw.write_text(was.replace("2000000", "1000000"))
+        edit(f"{SOURCE}attention.py", "* y", "/ y")  # even when the record is stale as well
+        cases: list[tuple[Callable[[], object], list[str]]] = [
+            (lambda: None, ["results/m1/raw.csv: differs", digest, sha256_file(raw)]),
+            (raw.unlink, ["results/m1/raw.csv: missing"]),
+            (lambda: edit(f"{AT}/manifest.json", "Example CPU", "Better CPU"), ["results/m1/manifest.json"]),
+            (lambda: edit(f"{AT}/manifest.json", '"Better CPU"', "NaN"), ["results/m1/manifest.json"]),
+            (lambda: Path(AT, "manifest.json").write_text("{"), ["results/m1/manifest.json", "not readable"]),
+            (
+                lambda: Path(AT, "manifest.json").write_text("[]"),
+                ["results/m1/manifest.json", "no JSON object"],
+            ),
+        ]
+        for damage, said in cases:
+            damage()
+            with self.subTest(said=said), self.assertRaises(RecordError) as raised:
+                stale()
+            for words in (*said, "restore it"):
+                self.assertIn(words, str(raised.exception))
+            self.assertNotIn("\n", str(raised.exception))
+
+    def test_a_missing_prediction_is_named(self) -> None:
+        """A file that no stage makes and one reads is an error that names both."""
+        Path("predictions/m1.yaml").unlink()
+        with self.assertRaisesRegex(
+            ConfigError, r"predictions/m1\.yaml: no such file, and m1 analyze reads it"
+        ):
+            stale()
+
+    def test_what_is_asked_for_runs(self) -> None:
+        """-R by rule, by file and --forceall run what they name and what follows from it."""
+        for names, runs in {
+            ("measure",): MEASURED,
+            (f"{AT}/manifest.json",): MEASURED,
+            (f"{AT}/raw.csv",): MEASURED,
+            ("summary",): MEASURED[1:],
+            (f"{AT}/latency.svg",): MEASURED[2:3],
+            ("figure",): MEASURED[2:4],
+            ("results/m2/manifest.json", "measure_manual"): [],
+        }.items():
+            with self.subTest(names):
+                self.assertEqual(list(stale(asked=Asked(frozenset(names)))), runs)
+        self.assertEqual(list(stale(asked=Asked(everything=True))), MEASURED)
+
+    def test_a_manual_record_is_measured_only_by_name(self) -> None:
+        """No change, no --forceall and no -R measure touches a manual record; its own name does."""
+        manual = copy.deepcopy(CONFIG)
+        manual["experiments"]["m1"]["refresh"] = "manual"
+        edit(f"{SOURCE}attention.py", "* y", "/ y")
+        self.assertEqual(stale(manual), {})
+        self.assertNotIn("m1 measure", stale(manual, Asked(frozenset({"measure"}), everything=True)))
+        for name in ("measure_manual", f"{AT}/manifest.json"):
+            self.assertEqual(list(stale(manual, Asked(frozenset({name})))), MEASURED)
+        Path(AT, "manifest.json").unlink()
+        with self.assertRaisesRegex(ConfigError, "m1 is measured by hand .* -R results/m1/manifest.json"):
+            stale(manual)
+
+
+class ReceiptTest(unittest.TestCase):
+    """Receipts and the files they stand for."""
+
+    def setUp(self) -> None:
+        """Everything of the small checkout is recorded."""
+        checkout.enter(self)
+        checkout.record(CONFIG)
+
+    def test_a_seal_shows_every_edit(self) -> None:
+        """A receipt with any value changed, added or taken away is refused; another key order is not."""
+        path = Path(AT, "receipts/summary.json")
+        receipt = read_json(path)
+        self.assertEqual(chain.read_receipt(path), receipt)
+        write_json(path, dict(reversed(receipt.items())))
+        self.assertEqual(chain.read_receipt(path), receipt)
+        for edited in (
+            {**receipt, "schema": 0},
+            {**receipt, "more": None},
+            {key: value for key, value in receipt.items() if key != "pins"},
+            {key: value for key, value in receipt.items() if key != "digest"},
+        ):
+            write_json(path, edited)
+            with self.subTest(edited.keys()), self.assertRaisesRegex(RecordError, "content was edited"):
+                chain.read_receipt(path)
+
+    def test_outputs_are_checked_beside_their_manifest(self) -> None:
+        """A file that differs is named with the digest it should have and the one it has."""
+        manifest = Path(AT, "manifest.json")
+        receipt = chain.read_receipt(manifest)
+        chain.check_outputs(manifest, receipt)
+        controls = manifest.with_name("controls.csv")
+        expected = sha256_file(controls)
+        controls.write_text("process\n")
+        words = (
+            f"results/m1/controls.csv: differs .* expected sha256 {expected}, found {sha256_file(controls)};"
+        )
+        with self.assertRaisesRegex(RecordError, words):
+            chain.check_outputs(manifest, receipt)
+
+    def test_tests_answer_for_sources_and_tests(self) -> None:
+        """Evidence rests on every source, test and pin they import, not on the slow checks."""
+        walk = Chain(CONFIG)
+        tests = walk.step("tests")
+        found = tests.inputs(walk.sources)
+        for path in ("src/inference_lab/unused.py", "src/inference_lab/errors.py", "tests/test_attention.py"):
+            self.assertIn(path, found)
+        self.assertNotIn("tests/workflow/check_chain.py", found)
+        self.assertEqual(walk.why(tests), ["not made yet"])
+
+    def test_names_that_do_not_exist_are_refused(self) -> None:
+        """An experiment or a figure that the config does not name is an error that lists those it does."""
+        walk = Chain(CONFIG)
+        for stage, experiment, figure, words in (
+            ("measure", "m9", "", "no experiment 'm9' in the config; it has m1"),
+            ("figure", "m1", "x.svg", "m1 has no figure 'x.svg'; .* latency.svg, throughput.svg"),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(ConfigError, words):
+                walk.step(stage, experiment, figure)
+
+    def test_every_committed_file_is_listed(self) -> None:
+        """The files of an experiment are all that lie in its folder: none is made unseen, none unnamed."""
+        walk = Chain(CONFIG)
+        listed = chain.files_of(walk.steps("m1"))
+        present = [path.as_posix() for path in Path(AT).rglob("*") if path.is_file()]
+        self.assertEqual(sorted(listed), sorted(present))
+
+
+if __name__ == "__main__":
+    unittest.main()
