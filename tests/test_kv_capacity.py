@@ -7,9 +7,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference_lab import kv_capacity
 from inference_lab.errors import InputError
 from inference_lab.kv_capacity import BYTES_PER_ELEMENT, GIB, PUBLISHED_MODELS, Capacity, KVShape
 from inference_lab.multi_head_attention import DynamicHeadCache, PreallocatedHeadCache
+from tests import subject
+
+tried = subject.of(kv_capacity)
 
 
 class BytesTest(unittest.TestCase):
@@ -17,7 +21,7 @@ class BytesTest(unittest.TestCase):
 
     def test_by_hand(self) -> None:
         """32 layers, 8 heads of 128, float16: 2·32·8·128·2 = 131072 bytes a token, 512 MiB for 4096."""
-        shape = KVShape(num_layers=32, num_kv_heads=8, head_dim=128)
+        shape = tried.KVShape(num_layers=32, num_kv_heads=8, head_dim=128)
         self.assertEqual(shape.bytes_per_token("float16"), 131072)
         self.assertEqual(shape.nbytes("float16", 4096), 512 * 2**20)
         self.assertEqual(shape.nbytes("float16", 4096, batch_size=3), 3 * 512 * 2**20)
@@ -28,7 +32,7 @@ class BytesTest(unittest.TestCase):
         B, G, T, D = 2, 3, 7, 5
         for dtype in ("float64", "float32", "float16", "int8"):
             with self.subTest(dtype=dtype):
-                expected = KVShape(1, G, D).nbytes(dtype, T, B)
+                expected = tried.KVShape(1, G, D).nbytes(dtype, T, B)
                 self.assertEqual(PreallocatedHeadCache(B, G, D, dtype, T).nbytes, expected)
                 grown = DynamicHeadCache(B, G, D, dtype)
                 for _ in range(T):
@@ -66,15 +70,15 @@ class CapacityTest(unittest.TestCase):
 
     def test_by_hand(self) -> None:
         """100 bytes, 3 a token: 33 tokens; in blocks of 4 tokens 8 blocks, 32 tokens, 4 sequences of 5."""
-        loose, paged = Capacity(100, 3), Capacity(100, 3, block_size=4)
+        loose, paged = tried.Capacity(100, 3), tried.Capacity(100, 3, block_size=4)
         self.assertEqual((loose.tokens, loose.sequences(5)), (33, 6))
         self.assertEqual((paged.blocks, paged.tokens), (8, 32))
         self.assertEqual((paged.blocks_of(4), paged.blocks_of(5), paged.sequences(5)), (1, 2, 4))
 
     def test_nothing_fits(self) -> None:
         """A budget below one token, or one block, holds 0 tokens and 0 sequences."""
-        self.assertEqual((Capacity(2, 3).tokens, Capacity(2, 3).sequences(1)), (0, 0))
-        self.assertEqual(Capacity(11, 3, block_size=4).tokens, 0)
+        self.assertEqual((tried.Capacity(2, 3).tokens, tried.Capacity(2, 3).sequences(1)), (0, 0))
+        self.assertEqual(tried.Capacity(11, 3, block_size=4).tokens, 0)
 
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(st.integers(0, 500), st.integers(1, 9), st.integers(1, 6), st.integers(1, 20))
@@ -85,7 +89,7 @@ class CapacityTest(unittest.TestCase):
         free, left = 0, budget
         while left >= per_token * block_size:
             free, left = free + 1, left - per_token * block_size
-        found = Capacity(budget, per_token, block_size)
+        found = tried.Capacity(budget, per_token, block_size)
         self.assertEqual((found.blocks, found.tokens), (free, free * block_size))
         sequences = 0
         while True:

@@ -8,7 +8,10 @@ import numpy as np
 
 from inference_lab import ndarray_semantics
 from inference_lab.errors import InputError
-from inference_lab.ndarray_semantics import OBSERVATIONS, observe
+from inference_lab.ndarray_semantics import OBSERVATIONS
+from tests import subject
+
+tried = subject.of(ndarray_semantics)
 
 VIEWS = {
     "basic_slice",
@@ -40,7 +43,7 @@ class ObserveTest(unittest.TestCase):
     def test_a_view(self) -> None:
         """Every second element: shared both ways, not contiguous, not the owner, bytes of its own shape."""
         source = np.zeros(8)
-        found = observe(source, source[::2])
+        found = tried.observe(source, source[::2])
         self.assertTrue(found.shares_memory and found.write_reaches_source and found.sees_source_write)
         self.assertEqual((found.shape, found.strides, found.nbytes), ((4,), (16,), 32))
         self.assertEqual((found.contiguity, found.owns_data), ("neither", False))
@@ -48,14 +51,14 @@ class ObserveTest(unittest.TestCase):
     def test_a_copy(self) -> None:
         """A Fortran-ordered copy: nothing shared, contiguous the other way, its own owner."""
         source = np.zeros((2, 3))
-        found = observe(source, source.copy(order="F"))
+        found = tried.observe(source, source.copy(order="F"))
         self.assertFalse(found.shares_memory or found.write_reaches_source or found.sees_source_write)
         self.assertEqual((found.contiguity, found.owns_data, found.strides), ("F", True, (8, 16)))
 
     def test_neighbours_are_not_shared(self) -> None:
         """Interleaved views of one buffer overlap in range but share no element."""
         buffer = np.zeros(8)
-        found = observe(buffer[::2], buffer[1::2])
+        found = tried.observe(buffer[::2], buffer[1::2])
         self.assertFalse(found.shares_memory or found.write_reaches_source or found.sees_source_write)
 
     def test_a_read_only_result(self) -> None:
@@ -63,7 +66,7 @@ class ObserveTest(unittest.TestCase):
         source = np.zeros(4)
         result = source.view()
         result.flags.writeable = False
-        found = observe(source, result)
+        found = tried.observe(source, result)
         self.assertIsNone(found.write_reaches_source)
         self.assertTrue(found.sees_source_write)
 
@@ -72,12 +75,12 @@ class ObserveTest(unittest.TestCase):
         source = np.zeros(4)
         source.flags.writeable = False
         with self.assertRaisesRegex(InputError, "source refuses a write"):
-            observe(source, np.zeros(4))
+            tried.observe(source, np.zeros(4))
 
     def test_lists(self) -> None:
         """One list under two names shares; an equal list does not; neither has shape or strides."""
         source = [1, 2]
-        same, equal = observe(source, source), observe([1, 2], [1, 2])
+        same, equal = tried.observe(source, source), tried.observe([1, 2], [1, 2])
         self.assertEqual((same.shares_memory, same.write_reaches_source, same.sees_source_write), (True,) * 3)
         self.assertEqual((equal.shares_memory, equal.write_reaches_source), (False, False))
         self.assertFalse(equal.sees_source_write)

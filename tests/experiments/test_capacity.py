@@ -1,9 +1,11 @@
 """The rows of m2_capacity."""
 
+import csv
+import io
 import unittest
 
 from inference_lab.errors import ConfigError
-from inference_lab.experiments.capacity import COLUMNS, rows
+from inference_lab.experiments.capacity import COLUMNS, measure, rows
 from inference_lab.kv_capacity import PUBLISHED_MODELS
 
 SECTION = {
@@ -33,6 +35,12 @@ class RowsTest(unittest.TestCase):
         (row,) = (r for r in rows(SECTION) if (r["model"], r["dtype"]) == ("Gemma-2B", "float16"))
         self.assertEqual((row["tokens_per_gib"], row["sequences_per_gib"]), ("58254", "58"))
         self.assertEqual((row["block_tokens_per_gib"], row["block_sequences_per_gib"]), ("58240", "57"))
+
+    def test_what_is_recorded(self) -> None:
+        """A record of kind capacity, its raw.csv the rows under their columns."""
+        found = measure(SECTION, lambda done, total: None)
+        self.assertEqual((found.kind, found.rows["raw.csv"]), ("capacity", 4 * len(PUBLISHED_MODELS)))
+        self.assertEqual(list(csv.DictReader(io.StringIO(found.files["raw.csv"]))), rows(SECTION))
 
     def test_what_cannot_be_varied(self) -> None:
         """Another axis, or a dtype without a size, is refused with what is allowed."""

@@ -1,11 +1,13 @@
 """The rows of p0 and the predictions made about them."""
 
+import csv
+import io
 import unittest
 from pathlib import Path
 
 import yaml
 
-from inference_lab.experiments.observations import COLUMNS, rows
+from inference_lab.experiments.observations import COLUMNS, measure, rows
 from inference_lab.ndarray_semantics import OBSERVATIONS
 
 PREDICTION = Path(__file__).parents[2] / "predictions" / "p0.yaml"
@@ -31,6 +33,14 @@ class RowsTest(unittest.TestCase):
         self.assertEqual(found["broadcast_view"]["write_reaches_source"], "")
         self.assertEqual(found["list_assignment"]["strides"], "")
         self.assertEqual(found["softmax_axis_0"]["mixes_sequences"], "true")
+
+    def test_what_is_recorded(self) -> None:
+        """A record of kind observation, its raw.csv the rows under their columns, progress told once."""
+        told: list[tuple[int, int]] = []
+        found = measure({}, lambda done, total: told.append((done, total)))
+        count = len(OBSERVATIONS)
+        self.assertEqual((found.kind, found.rows["raw.csv"], told), ("observation", count, [(count, count)]))
+        self.assertEqual(list(csv.DictReader(io.StringIO(found.files["raw.csv"]))), rows())
 
     def test_every_property_was_predicted(self) -> None:
         """Each property of each observation has exactly one claim, and no claim is about anything else."""

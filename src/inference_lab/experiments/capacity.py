@@ -1,6 +1,6 @@
 """How many tokens of published models' caches fit one GiB, one row a model and dtype: m2_capacity."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from inference_lab.errors import ConfigError
 from inference_lab.kv_capacity import BYTES_PER_ELEMENT, GIB, PUBLISHED_MODELS, Capacity, KVShape
 from inference_lab.multi_head_attention import PreallocatedHeadCache
+from inference_lab.records.record import Measurement, tabulated
 
 COLUMNS = (
     "model",
@@ -71,3 +72,10 @@ def measured_bytes_per_token(shape: KVShape, dtype: str, capacity: int) -> int |
         return None
     layer = PreallocatedHeadCache(1, shape.num_kv_heads, shape.head_dim, np.dtype(dtype), capacity)
     return layer.nbytes * shape.num_layers // capacity
+
+
+def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+    """The rows of a section: computed, beside the bytes of real caches made now."""
+    found = rows(section)
+    progress(len(found), len(found))
+    return tabulated("capacity", COLUMNS, found)

@@ -17,7 +17,7 @@ import numpy as np
 
 from inference_lab import benchmark
 from inference_lab.array_contract import Array
-from inference_lab.benchmark import Bench, Measurement, Timed
+from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import ConfigError
 from inference_lab.multi_head_attention import (
     DynamicHeadCache,
@@ -29,6 +29,7 @@ from inference_lab.multi_head_attention import (
     grouped_attention,
     project,
 )
+from inference_lab.records.record import Measurement
 
 Call = Callable[[], Array]
 
