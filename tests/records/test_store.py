@@ -1,0 +1,298 @@
+"""Putting results in place: whole or not at all, the old kept, the receipt last."""
+
+import errno
+import shutil
+import unittest
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from inference_lab.errors import RecordError
+from inference_lab.records import store
+from inference_lab.records.chain import SCHEMA, Chain, Step, measure_step, summary_step
+from inference_lab.records.files import read_json, sha256_file
+from inference_lab.records.raw import write_samples
+from inference_lab.records.sources import Sources
+from tests import checkout, crashes
+from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
+
+STEP = measure_step("m1", MEASURE)
+SUMMARY = summary_step("m1", JUDGE)
+AT = Path("results/m1")
+MANIFEST = AT / "manifest.json"
+NEW = [checkout.sample(round_, batch_size, elapsed_ns=7) for round_ in (0, 1) for batch_size in (1, 2)]
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def measure_anew() -> Path | None:
+    """Replace the record by one of NEW; returns where the older one went."""
+    files = {"raw.csv": write_samples(NEW), "controls.csv": write_samples(CONTROLS, controls=True)}
+    rows = {"raw.csv": len(NEW), "controls.csv": len(CONTROLS)}
+    return store.replace_record(
+        MANIFEST, files, rows, checkout.manifest(STEP, started_at="2026-12-01T00:00:00")
+    )
+
+
+def present() -> dict[str, Path]:
+    """`{sha256: path}` of every file of the checkout."""
+    return {sha256_file(path): path for path in Path().rglob("*") if path.is_file()}
+
+
+def differences(step: Step) -> list[str]:
+    """Why the step is out of date by its own receipt."""
+    return Chain({"experiments": {}}).differences(step)
+
+
+class ReplaceTest(unittest.TestCase):
+    """A new record in the place of an old one."""
+
+    def setUp(self) -> None:
+        """The record to be replaced is in place."""
+        checkout.enter(self)
+        self.renew()
+
+    def renew(self) -> None:
+        """The small checkout's old record, and nothing else under results/ and build/."""
+        for folder in ("results", "build"):
+            shutil.rmtree(folder, ignore_errors=True)
+        checkout.replace_record(STEP)
+        self.old = {sha256_file(path) for path in AT.iterdir()}
+        self.assertEqual(len(self.old), 3)
+
+    def test_the_old_record_is_kept(self) -> None:
+        """The record that stood there is moved to superseded/ under its time and digest, byte for byte."""
+        digest = read_json(MANIFEST)["digest"]
+        moved = measure_anew()
+        self.assertEqual(moved, AT / "superseded" / f"2026-11-02T100000+0000-{digest[:8]}")
+        assert moved is not None
+        self.assertEqual({sha256_file(path) for path in moved.iterdir()}, self.old)
+        self.assertEqual(store.load_record(moved / "manifest.json").samples, SAMPLES)
+        self.assertEqual(store.load_record(MANIFEST).samples, NEW)
+
+    def test_one_record_replaced_twice_is_kept_twice(self) -> None:
+        """Records of equal content get folders of their own: nothing in superseded/ is overwritten."""
+        first, second = (checkout.replace_record(STEP) for _ in range(2))
+        assert first is not None
+        self.assertEqual(second, first.with_name(f"{first.name}-2"))
+
+    def test_files_without_a_manifest_are_kept_too(self) -> None:
+        """Raw files with no manifest, or under an edited one, are no record and are moved aside as such."""
+        for name in ("manifest gone", "manifest edited"):
+            with self.subTest(name):
+                self.renew()
+                MANIFEST.unlink() if name.endswith("gone") else edit(
+                    str(MANIFEST), "Example CPU", "Other CPU"
+                )
+                raw = sha256_file(AT / "raw.csv")
+                moved = measure_anew()
+                assert moved is not None
+                self.assertRegex(moved.name, r"^no-record-\d{4}-\d\d-\d\dT\d{6}-[0-9a-f]{8}$")
+                self.assertEqual(sha256_file(moved / "raw.csv"), raw)
+                self.assertEqual(store.load_record(MANIFEST).samples, NEW)
+
+    def test_the_first_record_supersedes_nothing(self) -> None:
+        """Where nothing stood, nothing is moved and no folder for it is made."""
+        shutil.rmtree("results")
+        self.assertIsNone(measure_anew())
+        self.assertEqual(
+            sorted(path.name for path in AT.iterdir()), ["controls.csv", "manifest.json", "raw.csv"]
+        )
+
+    def test_a_kill_at_any_step_leaves_no_half_record(self) -> None:
+        """Killed anywhere, a manifest stands for the old record or the new one whole; the old bytes stay."""
+        steps = 0
+        for steps in crashes.killed_at_every_step(self.renew, measure_anew):
+            with self.subTest(killed_before_step=steps):
+                if MANIFEST.exists():
+                    self.assertIn(store.load_record(MANIFEST).samples, (SAMPLES, NEW))
+                self.assertLessEqual(self.old, present().keys())
+                measure_anew()
+                self.assertEqual(store.load_record(MANIFEST).samples, NEW)
+                self.assertLessEqual(self.old, present().keys())
+        self.assertGreater(steps, 10)
+
+    def test_a_full_disk_or_a_read_only_one_loses_nothing(self) -> None:
+        """Any step that fails is one line with its cause; the old bytes stay, temporaries do not."""
+        for error in (FULL, OSError(errno.EROFS, "Read-only file system")):
+            for step, raised in crashes.refused_at_every_step(self.renew, measure_anew, error):
+                with self.subTest(error.strerror, step=step):
+                    self.assertIsInstance(raised, RecordError)
+                    self.assertEqual(
+                        str(raised), f"results/m1: cannot be written ({error.strerror}); no record was made"
+                    )
+                    self.assertLessEqual(self.old, present().keys())
+                    self.assertEqual(list(Path().rglob("*.partial")), [])
+                    if step < 4:  # while the new files are being written
+                        self.assertEqual({sha256_file(path) for path in AT.iterdir()}, self.old)
+                    if MANIFEST.exists():
+                        self.assertIn(store.load_record(MANIFEST).samples, (SAMPLES, NEW))
+
+    def test_a_folder_that_cannot_be_made_is_named(self) -> None:
+        """A file where the record's folder should be is an error that says so."""
+        shutil.rmtree("results")
+        Path("results").write_text("no folder")
+        with self.assertRaisesRegex(RecordError, "^results/m1: cannot be written"):
+            measure_anew()
+
+
+class LoadTest(unittest.TestCase):
+    """A record as it is read."""
+
+    def setUp(self) -> None:
+        """A whole record is in place."""
+        checkout.enter(self)
+        checkout.replace_record(STEP)
+
+    def test_what_was_recorded_is_read(self) -> None:
+        """Samples, controls and manifest come back as they were given, with digests and counts of both."""
+        record = store.load_record(MANIFEST)
+        self.assertEqual((record.experiment, record.samples, record.controls), ("m1", SAMPLES, CONTROLS))
+        self.assertEqual(
+            record.manifest["outputs"],
+            {
+                "raw.csv": {"rows": 4, "sha256": sha256_file(AT / "raw.csv")},
+                "controls.csv": {"rows": 2, "sha256": sha256_file(AT / "controls.csv")},
+            },
+        )
+
+    def test_a_record_of_any_name_is_read(self) -> None:
+        """Beside bench.manifest.json stand bench.csv and bench.controls.csv, told apart by their ends."""
+        files = {
+            "my.controls.csv": write_samples(CONTROLS, controls=True),
+            "my.csv": write_samples(SAMPLES),
+        }
+        rows = {"my.controls.csv": 2, "my.csv": 4}
+        manifest = checkout.manifest(STEP)
+        store.replace_record(Path("elsewhere/my.manifest.json"), files, rows, manifest)
+        record = store.load_record(Path("elsewhere/my.manifest.json"))
+        self.assertEqual((record.samples, record.controls), (SAMPLES, CONTROLS))
+
+    def test_what_does_not_agree_is_refused(self) -> None:
+        """An edited file, a wrong count, another form and a missing manifest are named with the way out."""
+        cases: dict[str, tuple[dict[str, Any], str]] = {
+            "rows": ({}, r"raw\.csv: 4 rows, its manifest counts 5; restore it"),
+            "form": (
+                {"schema": SCHEMA + 1},
+                f"has form {SCHEMA + 1}, this version reads {SCHEMA}; measure again",
+            ),
+        }
+        for what, (fields, words) in cases.items():
+            counted = 5 if what == "rows" else 4
+            files = {"raw.csv": write_samples(SAMPLES)}
+            store.replace_record(MANIFEST, files, {"raw.csv": counted}, checkout.manifest(STEP, **fields))
+            with self.subTest(what), self.assertRaisesRegex(RecordError, words):
+                store.load_record(MANIFEST)
+        checkout.replace_record(STEP)
+        (AT / "controls.csv").write_text(write_samples(CONTROLS[:1], controls=True))
+        with self.assertRaisesRegex(RecordError, "controls.csv: differs .* expected sha256 .* found"):
+            store.load_record(MANIFEST)
+        with self.assertRaisesRegex(RecordError, "no/manifest.json: no such file"):
+            store.load_record(Path("no/manifest.json"))
+
+
+class MakeTest(unittest.TestCase):
+    """A derived result and its receipt."""
+
+    def setUp(self) -> None:
+        """A record to derive from is in place."""
+        checkout.enter(self)
+        checkout.replace_record(STEP)
+        self.made = 0
+
+    def produce(self, text: str = "n\n4\n") -> Mapping[str, str]:
+        """The summary's text; counts how often it was asked for."""
+        self.made += 1
+        return {SUMMARY.makes[0]: text}
+
+    def test_what_holds_is_left_alone(self) -> None:
+        """A step whose receipt holds is not made again: its files keep their very inode."""
+        self.assertTrue(store.make(SUMMARY, self.produce))
+        before = [Path(path).stat().st_ino for path in (*SUMMARY.makes, SUMMARY.receipt)]
+        self.assertFalse(store.make(SUMMARY, self.produce))
+        self.assertEqual([Path(path).stat().st_ino for path in (*SUMMARY.makes, SUMMARY.receipt)], before)
+        self.assertEqual(self.made, 1)
+
+    def test_what_does_not_hold_is_made_again(self) -> None:
+        """An edited output, a changed input and a missing receipt each make the step anew."""
+        store.make(SUMMARY, self.produce)
+        for change in (
+            lambda: Path(SUMMARY.makes[0]).write_text("better\n"),
+            lambda: edit("src/inference_lab/analysis/timing.py", "math", "cmath"),
+            lambda: Path(SUMMARY.receipt).unlink(),
+        ):
+            change()
+            self.assertTrue(store.make(SUMMARY, self.produce))
+            self.assertEqual(differences(SUMMARY), [])
+        self.assertEqual(Path(SUMMARY.makes[0]).read_text(), "n\n4\n")
+
+    def test_an_input_that_changes_meanwhile_records_nothing(self) -> None:
+        """When a source or the record changes while a step runs, nothing is written and it says why."""
+        changes: list[Callable[[], object]] = [
+            lambda: edit("src/inference_lab/analysis/timing.py", "math", "cmath"),
+            measure_anew,
+        ]
+        for change in changes:
+
+            def produce(change: Callable[[], object] = change) -> Mapping[str, str]:
+                change()
+                return self.produce()
+
+            with self.assertRaisesRegex(RecordError, "m1 summarize: an input changed while it ran"):
+                store.make(SUMMARY, produce)
+            self.assertFalse(Path(SUMMARY.makes[0]).exists())
+            self.assertFalse(Path(SUMMARY.receipt).exists())
+
+    def test_an_input_that_changes_while_writing_is_not_recorded_as_read(self) -> None:
+        """A source changed after the last look leaves a receipt that does not hold."""
+
+        def write_and_change(path: Path, text: str) -> None:
+            path.write_text(text)
+            edit("src/inference_lab/analysis/timing.py", "math", "cmath")
+
+        with mock.patch.object(store, "write_file", write_and_change):
+            store.make(SUMMARY, self.produce)
+        self.assertEqual(differences(SUMMARY), ["src/inference_lab/analysis/timing.py changed"])
+
+    def test_a_kill_at_any_step_is_mended_by_the_next_run(self) -> None:
+        """Killed anywhere, a result never counts as current with half of it written."""
+
+        def prepare() -> None:
+            store.make(SUMMARY, self.produce)
+            edit("src/inference_lab/analysis/timing.py", "math", "math as m")
+
+        def act() -> None:
+            store.make(SUMMARY, lambda: self.produce("n\n5\n"))
+
+        steps = 0
+        for steps in crashes.killed_at_every_step(prepare, act):
+            with self.subTest(killed_before_step=steps):
+                if differences(SUMMARY) == []:
+                    self.assertEqual(Path(SUMMARY.makes[0]).read_text(), "n\n5\n")
+                act()
+                self.assertEqual(differences(SUMMARY), [])
+                self.assertEqual(Path(SUMMARY.makes[0]).read_text(), "n\n5\n")
+            edit("src/inference_lab/analysis/timing.py", "math as m", "math")
+        self.assertGreater(steps, 4)
+
+    def test_a_missing_record_is_one_line(self) -> None:
+        """A summary asked for without a record names the file it lacks."""
+        (AT / "raw.csv").unlink()
+        with self.assertRaisesRegex(
+            RecordError, r"^results/m1/raw\.csv: cannot be read .* m1 summarize reads it"
+        ):
+            store.make(SUMMARY, self.produce)
+
+    def test_a_receipt_lists_what_was_read_and_made(self) -> None:
+        """The receipt holds the digest of every file read and made, the section and the command."""
+        store.make(SUMMARY, self.produce)
+        receipt = read_json(Path(SUMMARY.receipt))
+        self.assertEqual(receipt["inputs"], SUMMARY.inputs(Sources()))
+        self.assertLess({"section", "command", *SUMMARY.reads}, receipt["inputs"].keys())
+        self.assertEqual(
+            receipt["outputs"], {SUMMARY.makes[0]: {"sha256": sha256_file(Path(SUMMARY.makes[0]))}}
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()
