@@ -189,7 +189,7 @@ class OptimizedTest(unittest.TestCase):
     def test_bad_input_is_refused_under_python_o(self) -> None:
         """BadInputTest passes with -O, which removes every assert statement."""
         done = subprocess.run(
-            [sys.executable, "-O", "-m", "unittest", f"{__name__}.BadInputTest"],
+            [sys.executable, "-O", "-m", "unittest", "tests.test_attention_contract.BadInputTest"],
             cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
         self.assertEqual(done.returncode, 0, done.stderr)
