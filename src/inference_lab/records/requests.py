@@ -1,0 +1,138 @@
+"""What a load client saw of every request: one JSON line a request, in the order they finished.
+
+Answers: when did each request arrive, start, receive every token and end, and how did it end? Times
+are integer ns of one monotonic clock. Derives nothing; knows no server and no metric.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import RecordError
+
+STATUSES = (
+    "ok",
+    "http_error",
+    "stream_error",
+    "truncated",
+    "timeout",
+    "cancelled",
+    "connect_error",
+)
+CLOCKS = ("kernel", "user")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One attempt of one request. `None` means that the event did not happen or was not said.
+
+    A chunk is one event of the stream that carried tokens; all its tokens share its arrival time.
+    `output_tokens` is what the server's usage says where it says it, `counted_tokens` what the chunks
+    themselves show: where they differ, `chunk_tokens` spreads the server's number over the chunks.
+    `clock` names how chunks were stamped, except those listed in `user_stamped_chunks`.
+    `censored_chunks` were read together with later events: they arrived at their stamp or earlier.
+    `coalesced_reads` counts the reads that held several token chunks; `max_read_lag_ns` is the longest
+    time that bytes lay in the kernel before they were read (kernel clock only).
+    """
+
+    request_id: str
+    attempt: int
+    scheduled_ns: int
+    arrival_ns: int
+    admitted_ns: int | None
+    sent_ns: int | None
+    first_token_ns: int | None
+    token_times_ns: tuple[int, ...]
+    chunk_tokens: tuple[int, ...]
+    finish_ns: int
+    status: str
+    http_status: int | None
+    prompt_tokens: int | None
+    output_tokens: int
+    counted_tokens: int
+    usage: Mapping[str, Any] | None
+    error: str | None
+    clock: str
+    coalesced_reads: int
+    censored_chunks: tuple[int, ...]
+    user_stamped_chunks: tuple[int, ...]
+    max_read_lag_ns: int | None
+
+    def __post_init__(self) -> None:
+        broken = self._broken_rule()
+        if broken:
+            raise RecordError(f"request {self.request_id} attempt {self.attempt}: {broken}")
+
+    def _broken_rule(self) -> str | None:
+        if self.status not in STATUSES:
+            return f"status is {self.status!r}, must be one of {', '.join(STATUSES)}"
+        if self.clock not in CLOCKS:
+            return f"clock is {self.clock!r}, must be one of {', '.join(CLOCKS)}"
+        if sum(self.chunk_tokens) != self.output_tokens or min(self.chunk_tokens, default=1) < 1:
+            return f"chunk_tokens must be positive and sum to output_tokens = {self.output_tokens}"
+        if len(self.token_times_ns) != max(self.output_tokens - 1, 0):
+            return f"{len(self.token_times_ns)} token times for {self.output_tokens} tokens"
+        if (self.first_token_ns is None) != (self.output_tokens == 0):
+            return "first_token_ns must be there exactly when a token is"
+        happened = [self.arrival_ns, self.admitted_ns, self.sent_ns]
+        times = [time for time in happened if time is not None]
+        if times != sorted(times):
+            return f"arrival, admission and sending must follow each other, are {times}"
+        times = [self.first_token_ns or 0, *self.token_times_ns]
+        if times != sorted(times):
+            return "token times must not decrease"
+        return None
+
+    def line(self) -> bytes:
+        """The record as one line of requests.jsonl, with its line end."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
+
+
+_FIELDS = tuple(f.name for f in fields(RequestRecord))
+_TUPLES = ("token_times_ns", "chunk_tokens", "censored_chunks", "user_stamped_chunks")
+
+
+def read_requests(path: Path, *, partial: bool = False) -> tuple[list[RequestRecord], int]:
+    """Every record of a requests.jsonl in order, and the bytes of a torn last line (0 when whole).
+
+    Only a `partial` file (the run was killed while it wrote) may end in a torn line.
+    Raises RecordError naming file, line and rule.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}); run the load again") from None
+    whole = data.rfind(b"\n") + 1
+    if len(data) > whole and not partial:
+        raise RecordError(f"{path}: the last line is cut off; restore the file or run again")
+    lines = data[:whole].splitlines()
+    records = [_record(path, number, line) for number, line in enumerate(lines, start=1)]
+    seen: dict[tuple[str, int], int] = {}
+    for number, record in enumerate(records, start=1):
+        first = seen.setdefault((record.request_id, record.attempt), number)
+        if first != number:
+            raise RecordError(
+                f"{path} line {number}: attempt {record.attempt} of request {record.request_id} stands"
+                f" already on line {first}; restore the file or run again"
+            )
+    return records, len(data) - whole
+
+
+def _record(path: Path, number: int, line: bytes) -> RequestRecord:
+    try:
+        values = json.loads(line)
+    except ValueError as error:
+        raise RecordError(f"{path} line {number}: not JSON ({error}); restore or run again") from None
+    if not isinstance(values, dict) or set(values) != set(_FIELDS):
+        raise RecordError(
+            f"{path} line {number}: must be an object with exactly {', '.join(_FIELDS)};"
+            " restore the file or run again"
+        )
+    try:
+        for name in _TUPLES:
+            values[name] = tuple(values[name])
+        return RequestRecord(**values)
+    except (RecordError, TypeError) as error:
+        raise RecordError(f"{path} line {number}: {error}; restore or run again") from None

@@ -1,0 +1,120 @@
+"""When bytes arrived: the kernel's receive stamp on the monotonic clock, or the time of the read.
+
+`SO_TIMESTAMPNS` gives the arrival on the wall clock (CLOCK_REALTIME) to a few µs, however late the
+process comes to read. The wall clock can be stepped (some virtual machines do it ten times a second,
+by 0.5 ms), so every read compares both clocks.
+"""
+
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+_SO_TIMESTAMPNS = 35  # Linux; the socket module does not name it
+_TIMESPEC = struct.Struct("@ll")
+_FORGET_NS = 1_000_000_000  # no bytes lie unread for longer than that
+_STEP_NS = 50_000  # slewing moves both clocks alike; only a step changes their distance
+ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if sys.platform != "win32" else 0
+
+
+class ArrivalClock:
+    """Converts kernel stamps; says `None` when a stamp cannot be trusted.
+
+    A step of the wall clock is noticed at the first read after it, so it happened between two reads. A
+    stamp is trusted when only one of the two offsets, before and after the step, gives it a time that
+    can be.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: bool = True,
+        wall_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+        self.steps = 0
+        self._step: tuple[int, int, int] | None = None  # not before, not after, offset until then
+        self._compared_ns = monotonic_ns()
+        self._keep_alive: socket.socket | None = None
+        self.kernel = kernel and sys.platform == "linux"
+        if self.kernel:
+            # The kernel starts stamping some ms after the first socket asks, and stops after the last:
+            # this one asks before any connection does.
+            self._keep_alive = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            self.enable(self._keep_alive)
+        self.offset_ns = self._measure()
+        self.first_offset_ns = self.offset_ns
+
+    def _measure(self) -> int:
+        """Monotonic minus wall clock, from the tightest of 9 brackets."""
+        best: tuple[int, int] | None = None
+        for _ in range(9):
+            before = self._monotonic_ns()
+            wall = self._wall_ns()
+            after = self._monotonic_ns()
+            bracket = (after - before, (before + after) // 2 - wall)
+            best = bracket if best is None else min(best, bracket)
+        assert best is not None
+        return best[1]
+
+    def enable(self, sock: socket.socket) -> None:
+        """Ask the kernel to stamp what this socket receives; user stamps remain if it will not."""
+        if self.kernel:
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            except OSError:
+                self.kernel = False
+
+    def arrival_ns(self, ancillary: Sequence[tuple[int, int, bytes]], read_ns: int) -> int | None:
+        """When the bytes read at `read_ns` arrived, on the monotonic clock; `None` if unknown."""
+        drift = read_ns - self._wall_ns() - self.offset_ns
+        if drift > _STEP_NS or drift < -_STEP_NS:
+            self._look_for_step()
+        self._compared_ns = read_ns
+        if not ancillary:
+            return None
+        seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+        stamp_ns = seconds * 1_000_000_000 + nanoseconds
+        arrival_ns = min(stamp_ns + self.offset_ns, read_ns)
+        if self._step is None:
+            return arrival_ns
+        return self._beside_step(self._step, stamp_ns, arrival_ns, read_ns)
+
+    def _beside_step(
+        self, step: tuple[int, int, int], stamp_ns: int, after_ns: int, read_ns: int
+    ) -> int | None:
+        not_before_ns, not_after_ns, offset_ns = step
+        if read_ns - not_after_ns > _FORGET_NS:
+            self._step = None
+        before_ns = stamp_ns + offset_ns
+        may_be_before = before_ns <= not_after_ns
+        may_be_after = not_before_ns <= after_ns and stamp_ns + self.offset_ns < read_ns + _STEP_NS
+        if may_be_before == may_be_after:
+            return None
+        return before_ns if may_be_before else after_ns
+
+    def _look_for_step(self) -> None:
+        """A large drift is a step, or a pause between the two readings: measure again to know."""
+        offset_ns = self._measure()
+        if abs(offset_ns - self.offset_ns) > _STEP_NS:
+            self._step = (self._compared_ns, self._monotonic_ns(), self.offset_ns)
+            self.offset_ns = offset_ns
+            self.steps += 1
+
+    def close(self) -> None:
+        """Stop asking for stamps and compare the clocks once more."""
+        self._look_for_step()
+        if self._keep_alive is not None:
+            self._keep_alive.close()
+
+    def conditions(self) -> dict[str, int | str]:
+        """Which clock was used, and what the wall clock did meanwhile."""
+        return {
+            "stamps": "kernel" if self.kernel else "user",
+            "offset_start_ns": self.first_offset_ns,
+            "offset_end_ns": self.offset_ns,
+            "wall_clock_steps": self.steps,
+        }

@@ -1,0 +1,266 @@
+"""One request as it went over the wire, and what the answer means.
+
+`Exchange` holds facts: payloads and their times, how the connection ended. `Reading` interprets them
+once the stream is over: which chunks are tokens, how many, and with which status the request ended.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inference_lab.records.requests import RequestRecord
+
+DONE = b"[DONE]"
+_CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
+_ERROR_CHARACTERS = 300
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What was sent and what came back. `stamps_ns[i]` is when the read that completed payload i arrived.
+
+    `ended` is how it ended: "complete" (the HTTP message did), "closed", "timeout", "cancelled",
+    "connect" (there was no connection), or "broken"; `detail` says more in words.
+    """
+
+    sent_ns: int | None = None
+    http_status: int | None = None
+    payloads: list[bytes] = field(default_factory=list[bytes])
+    stamps_ns: list[int] = field(default_factory=list[int])
+    shared_reads: list[range] = field(default_factory=list[range])
+    user_stamped: set[int] = field(default_factory=set[int])
+    max_read_lag_ns: int | None = None
+    body_start: bytes = b""
+    ended: str | None = None
+    end_ns: int | None = None
+    detail: str | None = None
+
+    def stamp(self, at_ns: int, lag_ns: int | None) -> None:
+        """Give the payloads completed by the latest read its time (never before the one before)."""
+        start, stop = len(self.stamps_ns), len(self.payloads)
+        if lag_ns is not None and (self.max_read_lag_ns is None or lag_ns > self.max_read_lag_ns):
+            self.max_read_lag_ns = lag_ns
+        if start == stop:
+            return
+        if start and at_ns < self.stamps_ns[-1]:
+            at_ns = self.stamps_ns[-1]
+        if stop - start == 1:
+            self.stamps_ns.append(at_ns)
+        else:
+            self.stamps_ns.extend([at_ns] * (stop - start))
+            self.shared_reads.append(range(start, stop))
+        if lag_ns is None:
+            self.user_stamped.update(range(start, stop))
+
+    def end(self, ended: str, at_ns: int, detail: str | None = None) -> None:
+        """Say how and when it ended; only the first word counts."""
+        if self.ended is None:
+            self.ended, self.end_ns, self.detail = ended, at_ns, detail
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One exchange and when the load wanted, created and admitted its request."""
+
+    request_id: str
+    attempt: int
+    scheduled_ns: int
+    arrival_ns: int
+    admitted_ns: int | None
+    exchange: Exchange
+
+
+@dataclass(slots=True)
+class _Chunk:
+    event: int
+    tokens: int
+    is_empty: bool
+
+
+class Reading:
+    """Interprets the payloads of one stream in order.
+
+    A chunk's tokens are counted from its `token_ids` where it has them, else it is one token, also
+    when its text is empty; a first chat chunk with a role alone is none. Wherever the server says how
+    many tokens there are by now (`usage`: in every chunk, in the last, in a chunk of its own) the
+    chunks since it last said so get exactly that many.
+    """
+
+    def __init__(self) -> None:
+        self.usage: dict[str, Any] | None = None
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+        self.done = False
+        self._chunks: list[_Chunk] = []
+        self._said_tokens = 0
+        self._said_chunks = 0
+        self._counted = 0
+        self._events = 0
+
+    @property
+    def saw_token(self) -> bool:
+        """Whether a chunk so far carried a token."""
+        return any(chunk.tokens for chunk in self._chunks)
+
+    def add(self, payload: bytes) -> None:
+        """Take the next payload."""
+        event, self._events = self._events, self._events + 1
+        if payload == DONE:
+            self.done = True
+            return
+        if not payload.strip():
+            return
+        try:
+            said = json.loads(payload.decode())
+        except ValueError as error:  # bytes that are not UTF-8, too
+            self._fail(f"event {event + 1} is not JSON: {error}")
+            return
+        if not isinstance(said, dict):
+            self._fail(f"event {event + 1} is not an object")
+        elif said.get("error") or said.get("object") == "error":
+            self._fail(error_text(said))
+        else:
+            self._add_chunk(event, said)
+
+    def _fail(self, error: str) -> None:
+        self.error = self.error or error
+
+    def _add_chunk(self, event: int, said: Mapping[str, Any]) -> None:
+        for choice in said.get("choices") or ():
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+            if self.finish_reason in ("abort", "error"):
+                self._fail(f"finish_reason {self.finish_reason}")
+            tokens, is_empty = self._tokens(choice)
+            if tokens:
+                self._counted += tokens
+                self._chunks.append(_Chunk(event, tokens, is_empty))
+        usage = said.get("usage")
+        if isinstance(usage, dict):
+            self.usage = usage
+            total = usage.get("completion_tokens")
+            if isinstance(total, int) and total >= self._said_tokens:
+                since = self._chunks[self._said_chunks :]
+                _share(since, total - self._said_tokens)
+                if since or total == 0:
+                    self._said_tokens, self._said_chunks = total, len(self._chunks)
+
+    def _tokens(self, choice: Mapping[str, Any]) -> tuple[int, bool]:
+        """How many tokens this choice shows, and whether its text is empty."""
+        delta = choice.get("delta")
+        if delta is None:
+            text, carries = choice.get("text"), choice.get("text") is not None
+        else:
+            text = next((delta[key] for key in _CONTENT if delta.get(key)), None)
+            carries = any(delta.get(key) is not None for key in _CONTENT)
+            if "role" in delta and not text and not self._chunks:
+                carries = False
+        ids = choice.get("token_ids")
+        if isinstance(ids, list):
+            return len(ids), not text
+        return int(carries), not text
+
+    def record(self, attempt: Attempt, *, clock: str) -> RequestRecord:
+        """The record of this attempt, all payloads of its exchange having been added."""
+        exchange = attempt.exchange
+        chunks = [chunk for chunk in self._chunks if chunk.tokens]
+        times = [exchange.stamps_ns[chunk.event] for chunk in chunks for _ in range(chunk.tokens)]
+        place = {chunk.event: index for index, chunk in enumerate(chunks)}
+        censored: list[int] = []
+        coalesced = 0
+        for read in exchange.shared_reads:
+            inside = [place[event] for event in read if event in place]
+            coalesced += len(inside) > 1
+            censored += [index for index in inside if chunks[index].event != read[-1]]
+        status, error = self._status(exchange)
+        usage = self.usage or {}
+        said_prompt = usage.get("prompt_tokens")
+        assert exchange.end_ns is not None
+        return RequestRecord(
+            request_id=attempt.request_id,
+            attempt=attempt.attempt,
+            scheduled_ns=attempt.scheduled_ns,
+            arrival_ns=attempt.arrival_ns,
+            admitted_ns=attempt.admitted_ns,
+            sent_ns=exchange.sent_ns,
+            first_token_ns=times[0] if times else None,
+            token_times_ns=tuple(times[1:]),
+            chunk_tokens=tuple(chunk.tokens for chunk in chunks),
+            finish_ns=exchange.end_ns,
+            status=status,
+            http_status=exchange.http_status,
+            prompt_tokens=said_prompt if isinstance(said_prompt, int) else None,
+            output_tokens=len(times),
+            counted_tokens=self._counted,
+            usage=self.usage,
+            error=None if error is None else " ".join(error.split())[:_ERROR_CHARACTERS],
+            clock=clock,
+            coalesced_reads=coalesced,
+            censored_chunks=tuple(censored),
+            user_stamped_chunks=tuple(
+                index
+                for index, chunk in enumerate(chunks)
+                if clock == "kernel" and chunk.event in exchange.user_stamped
+            ),
+            max_read_lag_ns=exchange.max_read_lag_ns,
+        )
+
+    def _status(self, exchange: Exchange) -> tuple[str, str | None]:
+        """(status, error): what the end of the exchange amounts to."""
+        ended, status = exchange.ended, exchange.http_status
+        detail = exchange.detail
+        if status is not None and status != 200:
+            return "http_error", f"HTTP {status}: {_body_text(exchange.body_start)}"
+        if status is None and ended not in ("cancelled", "timeout"):
+            return "connect_error", detail
+        if self.error is not None:
+            return "stream_error", self.error
+        if self.finish_reason is not None:
+            return "ok", detail
+        if ended in ("cancelled", "timeout"):
+            return ended, detail
+        if not exchange.payloads and _is_error_body(exchange.body_start):
+            return "stream_error", _body_text(exchange.body_start)
+        what = "[DONE]" if self.done else detail or "the stream ended"
+        return "truncated", f"{what} before a finish_reason" if self._events else f"{what}: no event"
+
+
+def _share(chunks: Sequence[_Chunk], total: int) -> None:
+    """Make the chunks' tokens sum to `total`, which the server said of them together.
+
+    Too few are spread evenly, the earliest first: where a chunk holds several tokens nothing says
+    which. Too many are taken from empty chunks first, from the end (a bare `finish_reason` is none).
+    """
+    missing = total - sum(chunk.tokens for chunk in chunks)
+    if missing > 0 and chunks:
+        each, more = divmod(missing, len(chunks))
+        for index, chunk in enumerate(chunks):
+            chunk.tokens += each + (index < more)
+    last_first = list(reversed(chunks))
+    for chunk in sorted(last_first, key=lambda chunk: not chunk.is_empty):
+        taken = min(chunk.tokens, max(-missing, 0))
+        chunk.tokens -= taken
+        missing += taken
+
+
+def error_text(said: Any) -> str:
+    """The message of an OpenAI-style error object, or the object itself as text."""
+    error = said.get("error", said) if isinstance(said, dict) else said
+    message = error.get("message") if isinstance(error, dict) else error
+    return str(message or error)
+
+
+def _body_text(body: bytes) -> str:
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        return error_text(json.loads(text))
+    except ValueError:
+        return text or "empty body"
+
+
+def _is_error_body(body: bytes) -> bool:
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return False
+    return isinstance(said, dict) and bool(said.get("error"))

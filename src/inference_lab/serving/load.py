@@ -1,0 +1,275 @@
+"""Loads an OpenAI-compatible server as a schedule says and records every request. Derives no metric.
+
+A run is a folder: `requests.jsonl` (`.partial` while it runs) and `load.json`, which says under what.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from inference_lab.errors import InputError, RecordError
+from inference_lab.serving.alarm import Alarm
+from inference_lab.serving.arrival_clock import ArrivalClock
+from inference_lab.serving.client import Client, Target, Timeouts
+from inference_lab.serving.driver import Driver
+from inference_lab.serving.event_loop import LOOP_NAME, run_in_event_loop
+from inference_lab.serving.exchange import Attempt, Reading
+from inference_lab.serving.progress import Snapshot, show_progress
+from inference_lab.serving.record_file import RecordFile
+from inference_lab.serving.schedule import Schedule
+from inference_lab.serving.workload import Workload
+
+PATHS = {"completions": "/completions", "chat": "/chat/completions"}
+INFO_NAME = "load.json"
+_SCHEMA = 1  # 1: first
+_SPARE = 8  # connections kept ready in an open loop, where nothing says when the next is free
+_SLICE = 16  # payloads parsed between two turns of the event loop: about 0.1 ms
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What to load, with what, and how. An empty `workload.model` is discovered through /models.
+
+    `name` begins every request id, so that a server's truth can tell two clients apart.
+    `api_key_env` names the environment variable that holds the key; the key itself is never kept.
+    """
+
+    base_url: str
+    schedule: Schedule
+    workload: Workload
+    concurrency: int | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retries: int = 0
+    kernel_stamps: bool = True
+    api_key_env: str | None = None
+    name: str = "r"
+    max_failure_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        Target.parse(self.base_url)
+        if not 0 <= self.max_failure_share <= 1:
+            raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
+
+    def conditions(self) -> dict[str, Any]:
+        """Everything that decides what is sent when, as JSON values."""
+        return json.loads(json.dumps(asdict(self), default=str))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """Where the record is, under what it was made, how its attempts ended, the exit code for a shell."""
+
+    requests_path: Path
+    info: Mapping[str, Any]
+    counts: Mapping[str, int]
+    exit_code: int
+
+
+class _HttpTransport:
+    """Requests of a workload through a client."""
+
+    def __init__(self, client: Client, workload: Workload) -> None:
+        self._client = client
+        self._workload = workload
+        self.send = client.send
+
+    def prepare(self, index: int, request_id: str) -> bytes:
+        """The request's bytes, and a connection for it."""
+        self._client.top_up()
+        path = PATHS[self._workload.endpoint]
+        return self._client.request(path, self._workload.body(index), request_id)
+
+
+class _Session:
+    """A load from its start, or from a resume, to its end."""
+
+    def __init__(self, options: LoadOptions, file: RecordFile, info: dict[str, Any]) -> None:
+        self._options = options
+        self._file = file
+        self._info = info
+        self._ended: asyncio.Queue[Attempt | None] = asyncio.Queue()
+        self.counts: Counter[str] = Counter(record.status for record in file.earlier)
+        self._tokens = 0
+        self.interrupts = 0
+
+    async def run(self, *, show: bool) -> None:
+        """Drive the load until every request has ended or a second interrupt stops it."""
+        options = self._options
+        session: dict[str, Any] = {
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "start_ns": monotonic_ns(),
+        }
+        cpu_ns = time.process_time_ns()
+        with closing(ArrivalClock(kernel=options.kernel_stamps)) as clock, closing(Alarm()) as alarm:
+            client = Client(
+                Target.parse(options.base_url),
+                clock=clock,
+                timeouts=options.timeouts,
+                api_key=_api_key(options.api_key_env),
+                spare=0 if options.schedule.is_closed else min(options.concurrency or _SPARE, _SPARE),
+            )
+            async with client:
+                session["interrupted"] = await self._drive(client, alarm, show=show)
+        session |= {
+            "end_ns": monotonic_ns(),
+            "client_cpu_ns": time.process_time_ns() - cpu_ns,
+            "client_max_rss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            "event_loop": LOOP_NAME,
+            "clock": clock.conditions(),
+            "dropped_torn_bytes": self._file.torn_bytes,
+        }
+        self._info["sessions"].append(session)
+        self._info["counts"] = dict(sorted(self.counts.items()))
+        _write_info(self._file.folder, self._info)
+
+    async def _drive(self, client: Client, alarm: Alarm, *, show: bool) -> bool:
+        """Send every request and write what became of it; whether an interrupt cut that short."""
+        options = self._options
+        workload = options.workload
+        if not workload.model:
+            workload = replace(workload, model=await client.discover_model())
+        self._info["model"] = workload.model
+        _write_info(self._file.folder, self._info)
+        driver = Driver(
+            options.schedule,
+            _HttpTransport(client, workload),
+            concurrency=options.concurrency,
+            deliver=self._ended.put_nowait,
+            now_ns=monotonic_ns,
+            sleep_until=alarm.sleep_until,
+            name=options.name,
+            retries=options.retries,
+        )
+        self._catch_signals(driver)
+        await client.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
+        progress = asyncio.create_task(self._show(driver, client)) if show else None
+        writer = asyncio.create_task(self._write(client))
+        # A record that cannot be written ends the load; `await writer` then says why.
+        writer.add_done_callback(lambda task: driver.stop() if task.exception() else None)
+        await driver.run(self._file.recorded())
+        self._ended.put_nowait(None)
+        await writer
+        if progress is not None:
+            progress.cancel()
+        return driver.is_interrupted
+
+    def _catch_signals(self, driver: Driver) -> None:
+        """SIGINT drains, a second one stops; SIGTERM stops."""
+
+        def interrupt(signals: int) -> None:
+            self.interrupts += signals
+            if self.interrupts == 1:
+                print("interrupted: waiting for what is in flight; again to stop at once", flush=True)
+                driver.drain()
+            else:
+                driver.stop()
+
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGINT, interrupt, 1)
+            loop.add_signal_handler(signal.SIGTERM, interrupt, 2)
+
+    async def _write(self, client: Client) -> None:
+        """The one writer: interpret each attempt and append its line, with turns for reads between."""
+        while (attempt := await self._ended.get()) is not None:
+            reading = Reading()
+            for number, payload in enumerate(attempt.exchange.payloads, start=1):
+                reading.add(payload)
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)
+            record = reading.record(attempt, clock=client.clock_name)
+            if record.error is not None:
+                record = replace(record, error=client.redact(record.error))
+            self._file.append(record)
+            self.counts[record.status] += 1
+            self._tokens += record.output_tokens
+
+    async def _show(self, driver: Driver, client: Client) -> None:
+        def sample() -> Snapshot:
+            done = self.counts.total()
+            failed = done - self.counts["ok"] - self.counts["cancelled"]
+            return Snapshot(driver.in_flight, done, failed, self._tokens + client.live_events)
+
+        await show_progress(sample, total=self._options.schedule.requests)
+
+
+def load(options: LoadOptions, folder: Path, *, resume: bool = False, show: bool = False) -> LoadResult:
+    """Run the load into `folder` and return what became of it.
+
+    Raises InputError for options that contradict each other, a folder that exists (unless `resume`) or
+    holds another run, MeasurementRefused when no model can be discovered, and RecordError when the
+    record cannot be read or written.
+    """
+    _api_key(options.api_key_env)
+    options.workload.body(0)
+    if options.schedule.is_closed and options.concurrency is None:
+        raise InputError("a closed loop needs a concurrency: give --concurrency, or a --rate")
+    if resume and options.schedule.is_closed and options.schedule.requests is None:
+        raise InputError("a closed loop over a duration has no request left over; start a new run")
+    info = _info_of(options, folder, resume=resume)
+    file = RecordFile(folder, resume=resume)
+    session = _Session(options, file, info)
+    try:
+        run_in_event_loop(lambda: session.run(show=show))
+    except BaseException:
+        file.close(complete=False)
+        raise
+    path = file.close(complete=session.interrupts < 2)
+    interrupted = info["sessions"][-1]["interrupted"]
+    code = exit_code(session.counts, options.max_failure_share, interrupted=interrupted)
+    return LoadResult(path, info, dict(session.counts), code)
+
+
+def exit_code(counts: Mapping[str, int], max_failure_share: float, *, interrupted: bool) -> int:
+    """130 after an interrupt; 1 when nothing succeeded or more failed than declared; else 0."""
+    ok = counts.get("ok", 0)
+    finished = sum(counts.values()) - counts.get("cancelled", 0)
+    if interrupted:
+        return 130
+    return int(ok == 0 or finished - ok > max_failure_share * finished)
+
+
+def _api_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key or not key.isprintable() or not key.isascii():
+        raise InputError(f"environment variable {variable} holds no usable API key; export it")
+    return key
+
+
+def _write_info(folder: Path, info: Mapping[str, Any]) -> None:
+    temporary = folder / f"{INFO_NAME}.partial"
+    temporary.write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(folder / INFO_NAME)
+
+
+def _info_of(options: LoadOptions, folder: Path, *, resume: bool) -> dict[str, Any]:
+    """A new run's info, or that of the run to resume if it was made under the same conditions."""
+    conditions = options.conditions()
+    if not resume:
+        return {"schema": _SCHEMA, "conditions": conditions, "sessions": []}
+    path = folder / INFO_NAME
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        differing = [key for key in conditions if info["conditions"].get(key) != conditions[key]]
+    except (OSError, ValueError, LookupError) as error:
+        raise RecordError(f"{path}: cannot be read ({error}); start a new run") from None
+    if differing:
+        raise InputError(
+            f"--resume with another {differing[0]}: {conditions[differing[0]]}, the run has"
+            f" {info['conditions'].get(differing[0])}; give the same options or another --output"
+        )
+    return info

@@ -1,0 +1,111 @@
+"""The command `load`: its arguments, what they mean, and what it prints."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import InputError
+from inference_lab.serving.client import Timeouts
+from inference_lab.serving.load import PATHS, LoadOptions, load
+from inference_lab.serving.schedule import Schedule
+from inference_lab.serving.workload import Length, Workload
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `load`."""
+    add = parser.add_argument
+    limits = Timeouts()
+    add("--base-url", required=True, help="such as http://127.0.0.1:8000/v1")
+    add("--output", type=Path, required=True, help="a folder that does not exist yet")
+    add("--resume", action="store_true", help="continue the run in --output; finished requests stay")
+    add("--model", default="", help="default: the first the server lists")
+    add("--endpoint", default="completions", choices=PATHS)
+    add("--requests", type=int, help="stop after that many")
+    add("--duration", type=float, metavar="S", help="stop starting requests after that time")
+    add("--concurrency", type=int, metavar="N", help="requests in flight at most; alone: closed loop")
+    add("--rate", type=float, metavar="R", help="open loop: requests per second, else --burst")
+    add("--poisson", action="store_true", help="with --rate: exponential gaps instead of equal ones")
+    add("--burst", action="store_true", help="all requests arrive at once and wait at --concurrency")
+    add("--input-tokens", type=Length.parse, default=Length(64, 64), metavar="N|LOW:HIGH")
+    add("--output-tokens", type=Length.parse, default=Length(64, 64), metavar="N|LOW:HIGH")
+    add("--prompt", default="text", choices=("text", "ids"), help="ids: lengths are exact")
+    add("--vocab-size", type=int, default=512, help="token ids are drawn below it")
+    add("--prefix-groups", type=int, default=0, metavar="G", help="groups that share a prefix")
+    add("--prefix-tokens", type=int, default=0, metavar="N")
+    add("--prompts", type=Path, metavar="JSONL", help='lines of {"prompt": ...} or {"messages": ...}')
+    add("--ignore-eos", action="store_true", help="ask for exactly --output-tokens (vLLM)")
+    add("--extra-body", type=_json_object, default={}, metavar="JSON", help="added to every request")
+    add("--seed", type=int, default=0)
+    add("--api-key-env", metavar="NAME", help="environment variable that holds the key")
+    add("--stamps", default="kernel", choices=("kernel", "user"), help="user: the time of the read")
+    add("--retries", type=int, default=0, help="each is recorded as an attempt of its own")
+    add("--connect-timeout", type=float, default=limits.connect_s, metavar="S")
+    add("--first-token-timeout", type=float, default=limits.first_token_s, metavar="S")
+    add("--between-tokens-timeout", type=float, default=limits.between_tokens_s, metavar="S")
+    add("--total-timeout", type=float, default=limits.total_s, metavar="S")
+    add("--max-failure-share", type=float, default=0.0, help="above it the exit code is 1")
+    add("--name", default="r", help="begins every request id")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"--extra-body {text!r}: not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise InputError(f"--extra-body {text!r}: must be a JSON object")
+    return value
+
+
+def options_from(args: argparse.Namespace) -> LoadOptions:
+    """The options that parsed arguments mean; raises InputError when they contradict each other."""
+    if args.rate is not None and args.burst:
+        raise InputError("--rate and --burst: requests come at a rate or at once, not both")
+    if args.poisson and args.rate is None:
+        raise InputError("--poisson needs --rate")
+    process = "burst" if args.burst else "closed"
+    if args.rate is not None:
+        process = "poisson" if args.poisson else "constant"
+    return LoadOptions(
+        base_url=args.base_url,
+        schedule=Schedule(process, args.requests, args.duration, args.rate, args.seed),
+        workload=Workload(
+            model=args.model,
+            endpoint=args.endpoint,
+            prompt=args.prompt,
+            input_tokens=args.input_tokens,
+            output_tokens=args.output_tokens,
+            prefix_groups=args.prefix_groups,
+            prefix_tokens=args.prefix_tokens,
+            vocab_size=args.vocab_size,
+            ignore_eos=args.ignore_eos,
+            prompts_file=args.prompts,
+            extra_body=args.extra_body,
+            seed=args.seed,
+        ),
+        concurrency=args.concurrency,
+        timeouts=Timeouts(
+            args.connect_timeout,
+            args.first_token_timeout,
+            args.between_tokens_timeout,
+            args.total_timeout,
+        ),
+        retries=args.retries,
+        kernel_stamps=args.stamps == "kernel",
+        api_key_env=args.api_key_env,
+        name=args.name,
+        max_failure_share=args.max_failure_share,
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the load, print how it went, and return the exit code."""
+    try:
+        result = load(options_from(args), args.output, resume=args.resume, show=True)
+    except KeyboardInterrupt:  # before the load could catch it: nothing was sent
+        return 130
+    for status, count in sorted(result.counts.items()):
+        print(f"{status:>14} {count}")
+    print(f"recorded in {result.requests_path}")
+    return result.exit_code

@@ -1,0 +1,163 @@
+"""Continuous batching as a paged server does it, reduced to time: who is in which step, and for how long.
+
+Pure and seeded: it is told the time and never asks. Holds no weights, no tokenizer and no memory limit.
+"""
+
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from inference_lab.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the engine is.
+
+    A step of decodes lasts `itl_ms`; a step that prefills a whole prompt lasts `ttft_ms`, one that
+    prefills a part of it, that part of `ttft_ms`, and never less than its decodes. `spread` makes each
+    step up to that share longer or shorter. At most `max_num_seqs` requests share a step, and
+    `max_num_batched_tokens` tokens: one for each decode, the rest for prompts in order of arrival.
+    """
+
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 8192
+    ttft_ms: float = 20.0
+    itl_ms: float = 10.0
+    spread: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1 or self.max_num_batched_tokens < self.max_num_seqs:
+            raise InputError(
+                f"max_num_seqs is {self.max_num_seqs} and max_num_batched_tokens"
+                f" {self.max_num_batched_tokens}: must be 1 <= max_num_seqs <= max_num_batched_tokens"
+            )
+        if not (self.ttft_ms > 0 and self.itl_ms > 0 and 0 <= self.spread < 1):
+            raise InputError("ttft_ms and itl_ms must be positive and spread at least 0, less than 1")
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request inside the engine. `emit` is called with each of its tokens' numbers, from 1."""
+
+    prompt_tokens: int
+    output_tokens: int
+    emit: Callable[[int], None]
+    prefilled: int = 0
+    emitted: int = 0
+    is_aborted: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the engine is done with it."""
+        return self.is_aborted or self.emitted >= self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the engine: the jobs in it and what they do."""
+
+    number: int
+    started_ns: int
+    ends_ns: int
+    batch: tuple[Job, ...]
+    prefill_tokens: int
+    decode_tokens: int
+    waiting: int
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """First come, first served; running requests before waiting ones; prompts in chunks if they must."""
+
+    settings: EngineSettings
+    waiting: deque[Job] = field(default_factory=deque[Job])
+    running: list[Job] = field(default_factory=list[Job])
+    steps: int = 0
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.settings.seed)
+
+    def submit(self, job: Job) -> None:
+        """Put a job at the end of the waiting line."""
+        self.waiting.append(job)
+
+    def next_step(self, now_ns: int) -> Step | None:
+        """The step that starts now, its prefill already booked; `None` when there is nothing to do."""
+        settings = self.settings
+        self.running = [job for job in self.running if not job.is_over]
+        self.waiting = deque(job for job in self.waiting if not job.is_over)
+        budget = settings.max_num_batched_tokens
+        decodes = sum(job.prefilled >= job.prompt_tokens for job in self.running)
+        budget -= decodes
+        batch = [job for job in self.running if job.prefilled >= job.prompt_tokens]
+        lasts_ms = settings.itl_ms if decodes else 0.0
+        prefill_tokens = 0
+        unfinished = deque(job for job in self.running if job.prefilled < job.prompt_tokens)
+        while budget > 0:
+            if unfinished:
+                job = unfinished.popleft()
+            elif self.waiting and len(self.running) < settings.max_num_seqs:
+                job = self.waiting.popleft()
+                self.running.append(job)
+            else:
+                break
+            part = min(job.prompt_tokens - job.prefilled, budget)
+            job.prefilled += part
+            budget -= part
+            prefill_tokens += part
+            batch.append(job)
+            lasts_ms = max(lasts_ms, settings.ttft_ms * part / job.prompt_tokens)
+        if not batch:
+            return None
+        lasts_ms *= 1 + settings.spread * (2 * self._random.random() - 1)
+        self.steps += 1
+        return Step(
+            number=self.steps,
+            started_ns=now_ns,
+            ends_ns=now_ns + round(lasts_ms * 1e6),
+            batch=tuple(batch),
+            prefill_tokens=prefill_tokens,
+            decode_tokens=decodes,
+            waiting=len(self.waiting),
+        )
+
+    def finish_step(self, step: Step) -> int:
+        """Emit one token for each job of the step whose prompt is complete; how many that were."""
+        tokens = 0
+        for job in step.batch:
+            if job.prefilled >= job.prompt_tokens and not job.is_over:
+                job.emitted += 1
+                tokens += 1
+                job.emit(job.emitted)
+        return tokens
+
+
+async def run_engine(
+    scheduler: Scheduler,
+    *,
+    has_work: Callable[[], Awaitable[object]],
+    now_ns: Callable[[], int],
+    sleep_until: Callable[[int], Awaitable[None]],
+    on_step: Callable[[Step], None],
+) -> None:
+    """Step for ever: the loop that both fronts (HTTP and in-process) share.
+
+    A step that follows another starts when that one was due to end, so lateness does not add up; an
+    engine that is late by more than a step starts anew from now.
+    """
+    starts_ns = now_ns()
+    while True:
+        step = scheduler.next_step(starts_ns)
+        if step is None:
+            await has_work()
+            starts_ns = now_ns()
+            continue
+        await sleep_until(step.ends_ns)
+        scheduler.finish_step(step)
+        on_step(step)
+        late = now_ns() - step.ends_ns > step.ends_ns - step.started_ns
+        starts_ns = now_ns() if late else step.ends_ns

@@ -1,0 +1,101 @@
+"""The command `serve-reference`: the reference server as a process of its own."""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from inference_lab.errors import LabError, MeasurementRefused
+from inference_lab.serving.child import die_with_parent
+from inference_lab.serving.event_loop import run_in_event_loop
+from inference_lab.serving.manner import MANNERS
+from inference_lab.serving.reference_server import ReferenceServer
+from inference_lab.serving.scheduler import EngineSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `serve-reference`."""
+    default = EngineSettings()
+    add = parser.add_argument
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=8000, help="0 takes a free one; the first line printed names it")
+    add("--model", default="reference", help="the name under which it serves")
+    add("--max-num-seqs", type=int, default=default.max_num_seqs, help="requests in one step")
+    add("--max-num-batched-tokens", type=int, default=default.max_num_batched_tokens)
+    add("--ttft-ms", type=float, default=default.ttft_ms, help="a step that prefills a prompt")
+    add("--itl-ms", type=float, default=default.itl_ms, help="a step of decodes alone")
+    add("--spread", type=float, default=default.spread, help="steps vary by up to this share")
+    add("--seed", type=int, default=default.seed)
+    add("--manner", default="good", choices=MANNERS, help="how streams are written, faults included")
+    add("--truth", type=Path, help="file for receipts, token writes and steps, one JSON line each")
+    add("--cpu", type=int, help="run on this core alone")
+    add("--parent-pid", type=int, help="die with this process, which must be the parent")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code."""
+    if args.parent_pid is not None:
+        die_with_parent(args.parent_pid)
+    if args.cpu is not None:
+        os.sched_setaffinity(0, {args.cpu})
+    settings = EngineSettings(
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        ttft_ms=args.ttft_ms,
+        itl_ms=args.itl_ms,
+        spread=args.spread,
+        seed=args.seed,
+    )
+    return serve_reference(
+        settings, host=args.host, port=args.port, model=args.model, manner=args.manner, truth=args.truth
+    )
+
+
+def serve_reference(
+    settings: EngineSettings,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    model: str = "reference",
+    manner: str = "good",
+    truth: Path | None = None,
+) -> int:
+    """Serve until SIGTERM or SIGINT, having printed one JSON line with the base URL; the exit code.
+
+    Raises MeasurementRefused when the port cannot be had.
+    """
+
+    async def serve() -> int:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        server = ReferenceServer(settings, host=host, port=port, model=model, manner=manner, truth=truth)
+        async with server:
+            print(json.dumps({"base_url": server.base_url, "pid": os.getpid()}), flush=True)
+            await stop.wait()
+        return 0
+
+    try:
+        return run_in_event_loop(serve)
+    except OSError as error:
+        raise MeasurementRefused(
+            f"cannot serve on {host}:{port}: {error.strerror}; choose another --port"
+        ) from None
+
+
+def main() -> int:
+    """The exit code of `python -m inference_lab.serving.serve_reference`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args())
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Where events end in a stream of bytes (server-sent events, WHATWG HTML section 9.2.6).
+
+Answers only: which `data` payloads are complete by now? Bytes in, bytes out: neither UTF-8 nor JSON
+is looked at, so a cut inside a character, a line end or a field name cannot matter.
+"""
+
+import re
+
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class EventScanner:
+    """Collects the payload of every completed event in `payloads`, however the bytes are cut.
+
+    An event is complete at its blank line: one that the stream never finished is not an event.
+    Comments and the fields `event`, `id`, `retry` are passed over.
+    """
+
+    __slots__ = ("_data", "_rest", "_skip_line_feed", "_started", "payloads")
+
+    def __init__(self) -> None:
+        self.payloads: list[bytes] = []
+        self._data: list[bytes] = []
+        self._rest = b""
+        self._skip_line_feed = False
+        self._started = False
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes of the stream; append the payloads that they complete."""
+        if not piece:
+            return
+        if (
+            piece[:6] == b"data: "
+            and piece[-2:] == b"\n\n"
+            and piece.count(b"\n") == 2
+            and b"\r" not in piece
+            and not (self._rest or self._data or self._skip_line_feed)
+        ):  # nearly every read of a real stream: exactly one whole event
+            self._started = True
+            self.payloads.append(piece[6:-2])
+            return
+        if self._skip_line_feed and piece[0] == 0x0A:
+            piece = piece[1:]
+        self._skip_line_feed = piece[-1:] == b"\r"  # a following line feed belongs to it
+        *lines, self._rest = _LINE_END.split(self._rest + piece)
+        for line in lines:
+            self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        if not self._started:
+            self._started = True
+            line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line:
+            if self._data:
+                self.payloads.append(b"\n".join(self._data))
+                self._data.clear()
+            return
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            self._data.append(value.removeprefix(b" "))

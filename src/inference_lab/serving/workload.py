@@ -1,0 +1,143 @@
+"""What each request asks: request i's body is a pure function of the workload and i.
+
+So a resumed run asks exactly what it would have asked. Knows no clock and no connection.
+"""
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import InputError
+
+ENDPOINTS = ("completions", "chat")
+_WORDS = (
+    *("the", "of", "and", "to", "in", "is", "that", "it", "for", "was", "on", "as", "with", "be"),
+    *("by", "at", "from", "this", "have", "are", "not", "but", "had", "they", "which", "you", "one"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """A number of tokens, drawn uniformly from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.low <= self.high:
+            raise InputError(f"length {self}: must be N or LOW:HIGH with 1 <= LOW <= HIGH")
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}:{self.high}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Length":
+        """The length written as `N` or `LOW:HIGH`; raises InputError for anything else."""
+        low, _, high = text.partition(":")
+        try:
+            return cls(int(low), int(high or low))
+        except ValueError:
+            raise InputError(f"length {text!r}: must be N or LOW:HIGH, as in 64 or 16:128") from None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is asked of the server.
+
+    `prompt` is "ids" (token-id lists: exactly as long as asked) or "text" (that many common words,
+    near that many tokens). With `prefix_groups`, request i begins with the `prefix_tokens` that all
+    requests of group i % prefix_groups share. `prompts_file` replaces generated prompts by the lines
+    of a JSONL file, each {"prompt": text or ids} or {"messages": [...]}, optionally "max_tokens".
+    `extra_body` is added to every request and wins over what stands there.
+    """
+
+    model: str
+    endpoint: str = "completions"
+    prompt: str = "text"
+    input_tokens: Length = Length(64, 64)
+    output_tokens: Length = Length(64, 64)
+    prefix_groups: int = 0
+    prefix_tokens: int = 0
+    vocab_size: int = 512
+    ignore_eos: bool = False
+    prompts_file: Path | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.endpoint not in ENDPOINTS:
+            raise InputError(f"endpoint is {self.endpoint!r}, must be one of {', '.join(ENDPOINTS)}")
+        if self.prompt not in ("text", "ids"):
+            raise InputError(f"prompt is {self.prompt!r}, must be text or ids")
+        if self.prompt == "ids" and self.endpoint == "chat":
+            raise InputError("a chat takes no token ids; use prompt text or endpoint completions")
+        if bool(self.prefix_groups) != bool(self.prefix_tokens) or self.prefix_tokens < 0:
+            raise InputError("shared prefixes need both: positive prefix_groups and prefix_tokens")
+        if self.prefix_tokens >= self.input_tokens.low and self.prefix_groups:
+            raise InputError(
+                f"prefix_tokens is {self.prefix_tokens}, must be less than every prompt's length"
+                f" (input_tokens {self.input_tokens})"
+            )
+        if self.vocab_size < 4:
+            raise InputError(f"vocab_size is {self.vocab_size}, must be at least 4")
+        if self.extra_body.get("n", 1) != 1 or self.extra_body.get("stream", True) is not True:
+            raise InputError("extra_body: n must be 1 and stream true; one answer a request is timed")
+
+    @cached_property
+    def _lines(self) -> list[dict[str, Any]]:
+        path = self.prompts_file
+        if path is None:
+            return []
+        wanted = "messages" if self.endpoint == "chat" else "prompt"
+        try:
+            texts = [text for text in path.read_text(encoding="utf-8").split("\n") if text.strip()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); give a JSONL of prompts") from None
+        lines: list[dict[str, Any]] = []
+        for number, text in enumerate(texts, start=1):
+            try:
+                line = json.loads(text)
+            except ValueError as error:
+                raise InputError(f"{path}, prompt {number}: not JSON ({error})") from None
+            if not isinstance(line, dict) or not line.get(wanted):
+                raise InputError(
+                    f"{path}, prompt {number}: must be an object with {wanted!r} for the"
+                    f" {self.endpoint} endpoint"
+                )
+            lines.append({key: line[key] for key in (wanted, "max_tokens") if key in line})
+        if not lines:
+            raise InputError(f"{path}: holds no prompt; each line is one JSON object")
+        return lines
+
+    def body(self, index: int) -> bytes:
+        """The JSON body of request `index`."""
+        chosen = random.Random(f"{self.seed}/{index}")
+        input_tokens = chosen.randint(self.input_tokens.low, self.input_tokens.high)
+        output_tokens = chosen.randint(self.output_tokens.low, self.output_tokens.high)
+        body: dict[str, Any] = {"model": self.model, "max_tokens": output_tokens}
+        if self.prompts_file is not None:
+            body |= self._lines[index % len(self._lines)]
+        elif self.endpoint == "chat":
+            content = self._prompt(index, input_tokens, chosen)
+            body["messages"] = [{"role": "user", "content": content}]
+        else:
+            body["prompt"] = self._prompt(index, input_tokens, chosen)
+        if self.ignore_eos:
+            body["ignore_eos"] = True
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return json.dumps(body | dict(self.extra_body), separators=(",", ":")).encode()
+
+    def _prompt(self, index: int, tokens: int, chosen: random.Random) -> str | list[int]:
+        ids = range(3, self.vocab_size)  # the first are special in most vocabularies
+        prefix: list[int] = []
+        if self.prefix_groups:
+            group = random.Random(f"{self.seed}/prefix/{index % self.prefix_groups}")
+            prefix = group.choices(ids, k=self.prefix_tokens)
+        own = chosen.choices(ids, k=tokens - len(prefix))
+        if self.prompt == "ids":
+            return prefix + own
+        return " ".join(_WORDS[token % len(_WORDS)] for token in prefix + own)

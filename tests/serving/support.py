@@ -1,0 +1,75 @@
+"""What the serving tests share: one request against a reference server, in one event loop."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from inference_lab.records.requests import RequestRecord
+from inference_lab.serving.arrival_clock import ArrivalClock
+from inference_lab.serving.client import Client, Target, Timeouts
+from inference_lab.serving.exchange import Attempt, Exchange, Reading
+from inference_lab.serving.reference_server import ReferenceServer
+from inference_lab.serving.scheduler import EngineSettings
+
+QUICK = EngineSettings(ttft_ms=2.0, itl_ms=1.0)
+STALL_TIMEOUTS = Timeouts(first_token_s=0.25, between_tokens_s=0.25)
+
+
+def record_of(exchange: Exchange, clock: str = "kernel") -> RequestRecord:
+    """The record of an exchange that was sent as soon as it was wanted."""
+    reading = Reading()
+    for payload in exchange.payloads:
+        reading.add(payload)
+    at_ns = exchange.sent_ns or 0
+    return reading.record(Attempt("r0", 1, at_ns, at_ns, at_ns, exchange), clock=clock)
+
+
+def body(**extra: Any) -> bytes:
+    """A completion request for 6 tokens after a prompt of 4, changed by `extra`."""
+    asked = {"model": "reference", "prompt": [5, 6, 7, 8], "max_tokens": 6, "stream": True}
+    return json.dumps(asked | {"stream_options": {"include_usage": True}} | extra).encode()
+
+
+async def ask(client: Client, path: str = "/completions", request_id: str = "r0", **extra: Any) -> Exchange:
+    """The exchange of one request through this client."""
+    return await client.send(client.request(path, body(**extra), request_id))
+
+
+@asynccontextmanager
+async def serving(
+    timeouts: Timeouts | None = None,
+    *,
+    kernel: bool = True,
+    url: str = "",
+    api_key: str | None = None,
+    **settings: Any,
+) -> AsyncGenerator[tuple[ReferenceServer, Client]]:
+    """A reference server and a client of it (or of `url`)."""
+    clock = ArrivalClock(kernel=kernel)
+    try:
+        async with ReferenceServer(QUICK, **settings) as server:
+            target = Target.parse(url or server.base_url)
+            async with Client(target, clock=clock, timeouts=timeouts, api_key=api_key) as client:
+                yield server, client
+    finally:
+        clock.close()
+
+
+def ask_once(
+    path: str = "/completions",
+    *,
+    kernel: bool = True,
+    timeouts: Timeouts | None = None,
+    truth: Path | None = None,
+    **extra: Any,
+) -> RequestRecord:
+    """The record of one request against a reference server of its own."""
+
+    async def run() -> RequestRecord:
+        async with serving(timeouts, kernel=kernel, truth=truth) as (_, client):
+            return record_of(await ask(client, path, **extra), client.clock_name)
+
+    return asyncio.run(run())
