@@ -34,7 +34,6 @@ class Call:
     round: int
     place: int  # among the calls of one varied value in one round: 0 runs first
     number: int  # calls made before it, in the whole run
-    repeat: int  # calls of this very path, value and kind before it, in its process
 
 
 Machine = Callable[[Call], float]
@@ -44,6 +43,62 @@ def steady(noise: float = 0.01, *, seed: int = 0) -> Machine:
     """A machine whose only fault is independent noise of this relative width."""
     rng = random.Random(seed)
     return lambda call: max(0.2, 1 + rng.gauss(0, noise))
+
+
+def drifting(rate: float = 0.01) -> Machine:
+    """Every call is slower than the one before it by `rate` of the first call."""
+    return lambda call: 1 + rate * call.number
+
+
+def first_pays(penalty: float = 0.05) -> Machine:
+    """Whatever runs first among the calls of one varied value takes longer."""
+    return lambda call: 1 + penalty * (call.place == 0 and call.kind != "probe")
+
+
+def two_states(gap: float = 0.5, dwell: int = 10, *, path: str | None = None, seed: int = 0) -> Machine:
+    """Slower by `gap` for stretches of `dwell` rounds on average; every call, or those of one path."""
+    rng = random.Random(seed)
+    slow: dict[tuple[int, int], bool] = {}
+
+    def factor(call: Call) -> float:
+        key, before = (call.process, call.round), (call.process, call.round - 1)
+        if key not in slow:
+            stay = before in slow and rng.random() >= 1 / dwell
+            slow[key] = slow[before] if stay else rng.random() < 0.5
+        return 1 + gap * (slow[key] and call.kind != "probe" and path in (None, call.path))
+
+    return factor
+
+
+def process_offsets(width: float = 0.1, *, path: str, seed: int = 0) -> Machine:
+    """One path is faster or slower in a whole process, by another amount in each."""
+    rng = random.Random(seed)
+    offset: dict[int, float] = {}
+
+    def factor(call: Call) -> float:
+        if call.process not in offset:
+            offset[call.process] = max(0.2, 1 + rng.gauss(0, width))
+        return offset[call.process] if call.path == path and call.kind == "sample" else 1.0
+
+    return factor
+
+
+def heavy_tail(share: float = 0.1, times: float = 5.0, *, seed: int = 0) -> Machine:
+    """A share of the calls takes several times as long, at random."""
+    rng = random.Random(seed)
+    return lambda call: times if rng.random() < share else 1.0
+
+
+def cold(calls: int = 8, times: float = 10.0) -> Machine:
+    """The first calls of each path and value in a process take longer, warm-ups first of all."""
+    seen: dict[tuple[int, str, int], int] = {}
+
+    def factor(call: Call) -> float:
+        key = (call.process, call.path, call.value)
+        seen[key] = seen.get(key, 0) + 1
+        return times if seen[key] <= calls else 1.0
+
+    return factor
 
 
 def together(*machines: Machine) -> Machine:
@@ -107,8 +162,7 @@ def timing_record(
             cell |= dict.fromkeys(
                 ("batch_size", "sequence_length", "d_model", "num_heads", "num_kv_heads"), 1
             )
-        repeat = repeats[kind, path, value] = repeats.get((kind, path, value), -1) + 1
-        factor = machine(Call(kind, path, value, process, round_, place, number, repeat))
+        factor = machine(Call(kind, path, value, process, round_, place, number))
         elapsed = max(1, round(true * factor))
         sample = Sample(
             process, round_, position, path,
@@ -121,7 +175,6 @@ def timing_record(
         number += 1
 
     for process in range(processes):
-        repeats: dict[tuple[str, str, int], int] = {}
         position = 0
         for value in values:
             for path in paths:

@@ -30,6 +30,7 @@ BOUNDS: Mapping[str, float] = {
 }
 # invalid: measuring itself said so; aa: the baseline differs from itself; processes, regime: see intervals
 CODES = ("invalid", "oracle", "threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime")
+SEPARATOR = " | "  # between one advice and the next in a row of the summary
 FEWEST = 6  # signs that can all agree by chance in less than 5% (2 / 2**6)
 
 

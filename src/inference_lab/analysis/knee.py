@@ -7,17 +7,23 @@ growing ... growing | cannot tell ... | stopped
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inference_lab.analysis.intervals import Estimate, Interval, compare
-from inference_lab.analysis.rounds import Rounds
+from inference_lab.analysis.evidence import Cell, Evidence, NoEvidence, Quantity
 
 
 @dataclass(frozen=True)
 class Doubling:
-    """What going from `value` to twice `value` did to throughput, and every interval of it."""
+    """What going from `value` to twice `value` did to throughput."""
 
     value: int
-    gain: Estimate
-    intervals: Sequence[Interval]
+    gain: Quantity
+
+    def growth(self, factor: float) -> str:
+        """growing, stopped, or cannot tell: does throughput surely rise by `factor`, surely not?"""
+        if all(lo is not None and lo >= factor for lo, _ in self.gain.intervals):
+            return "growing"
+        if all(hi is not None and hi < factor for _, hi in self.gain.intervals):
+            return "stopped"
+        return "cannot tell"
 
 
 @dataclass(frozen=True)
@@ -29,15 +35,33 @@ class Knee:
     hi: int | None
     doublings: Sequence[Doubling]
 
+    def __str__(self) -> str:
+        last = 2 * self.doublings[-1].value
+        if self.answer == "Not reached":
+            return f"every doubling up to {last} still grew"
+        if self.answer == "Inconclusive":
+            return f"up to {last} the intervals cannot tell where growth ends"
+        return (
+            f"growth ends at {self.lo}"
+            if self.lo == self.hi
+            else f"growth ends between {self.lo} and {self.hi}"
+        )
 
-def doublings(rounds: Rounds, path: str) -> list[Doubling]:
-    """The gain in throughput of each doubling that was measured, paired by round: 2 t(B) / t(2B)."""
-    found: list[Doubling] = []
-    for value in sorted(rounds.values):
-        if 2 * value in rounds.values:
-            gain = compare(2 * rounds.times[path, value] / rounds.times[path, 2 * value])
-            found.append(Doubling(value, gain.ratio, gain.intervals))
-    return found
+
+def measured_knee(evidence: Evidence, of: str, path: Cell, factor: float) -> Knee:
+    """The knee of the column `of` over the varied axis, from every value whose double was measured too.
+
+    Raises NoEvidence when there is no such pair, or a cell is flagged.
+    """
+    axis, values = evidence.axis, sorted(evidence.values)
+    steps = [
+        Doubling(value, evidence.ratio(of, {**path, axis: 2 * value}, {**path, axis: value}))
+        for value in values
+        if 2 * value in values
+    ]
+    if not steps:
+        raise NoEvidence(f"no value of {axis} is the double of another")
+    return find_knee(steps, factor)
 
 
 def find_knee(steps: Sequence[Doubling], factor: float) -> Knee:
@@ -45,19 +69,8 @@ def find_knee(steps: Sequence[Doubling], factor: float) -> Knee:
 
     It lies between the first doubling that does not surely grow and the first that surely stopped.
     """
-    growth = [_growth(step, factor) for step in steps]
+    growth = [step.growth(factor) for step in steps]
     if "stopped" in growth:
-        last = growth.index("stopped")
         first = next(i for i, seen in enumerate(growth) if seen != "growing")
-        return Knee("interval", steps[first].value, steps[last].value, steps)
-    if growth and set(growth) == {"growing"}:
-        return Knee("Not reached", None, None, steps)
-    return Knee("Inconclusive", None, None, steps)
-
-
-def _growth(step: Doubling, factor: float) -> str:
-    if all(lo is not None and lo >= factor for lo, _ in step.intervals):
-        return "growing"
-    if all(hi is not None and hi < factor for _, hi in step.intervals):
-        return "stopped"
-    return "cannot tell"
+        return Knee("interval", steps[first].value, steps[growth.index("stopped")].value, steps)
+    return Knee("Inconclusive" if "cannot tell" in growth else "Not reached", None, None, steps)

@@ -105,9 +105,9 @@ def bounds(row: Row, column: str, place: str) -> tuple[float | None, float | Non
 
 
 def bound_column(row: Row, column: str, end: str) -> str | None:
-    """p50_ms, lo -> p50_lo_ms; ratio, hi -> ratio_hi; None when the table gives no bounds of the column."""
+    """p50_ms, lo -> p50_lo_ms; ratio, hi -> ratio_hi; aa_ratio, lo -> aa_lo; None where there is none."""
     stem, _, unit = column.rpartition("_")
-    return next((name for name in (f"{column}_{end}", f"{stem}_{end}_{unit}") if name in row), None)
+    return next((x for x in (f"{column}_{end}", f"{stem}_{end}_{unit}", f"{stem}_{end}") if x in row), None)
 
 
 def pick(rows: Sequence[Row], cell: Mapping[str, Any], place: str) -> Row | None:
@@ -131,5 +131,5 @@ def as_text(value: object) -> str:
 
 
 def in_words(cell: Mapping[str, Any]) -> str:
-    """path preallocated, batch_size 8."""
-    return ", ".join(f"{column} {as_text(value)}" for column, value in cell.items())
+    """path=preallocated batch_size=8."""
+    return " ".join(f"{column}={as_text(value)}" for column, value in cell.items())

@@ -8,7 +8,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from inference_lab.analysis.flags import CODES, Judgement, judge_rounds
+from inference_lab.analysis.flags import CODES, SEPARATOR, Judgement, judge_rounds
 from inference_lab.analysis.intervals import estimate
 from inference_lab.analysis.rounds import METRICS, Rounds, rounds_of
 from inference_lab.records.raw import CELL_COLUMNS
@@ -73,7 +73,7 @@ def _row(rounds: Rounds, judgement: Judgement, path: str, value: int) -> dict[st
         "baseline": rounds.baseline,
         "ratio_claimed": {True: "yes", False: "no", None: ""}[judgement.claimed.get(cell)],
         "flags": " ".join(code for code in CODES if code in codes),
-        "advice": "; ".join(flag.advice for flag in flags),
+        "advice": SEPARATOR.join(flag.advice for flag in flags),
     }
 
 

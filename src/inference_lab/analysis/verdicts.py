@@ -19,7 +19,8 @@ from typing import Any
 
 from inference_lab.analysis.evidence import Cell, Evidence, NoEvidence, Quantity
 from inference_lab.analysis.intervals import Estimate, Interval
-from inference_lab.analysis.knee import Doubling, find_knee
+from inference_lab.analysis.knee import measured_knee
+from inference_lab.analysis.markdown import short
 from inference_lab.analysis.rows import as_text, in_words, number
 from inference_lab.errors import ConfigError
 from inference_lab.records.record import View
@@ -170,34 +171,22 @@ def _knee(claim: Claim, evidence: Evidence) -> Finding:
     factor = evidence.view.judge.get("knee_factor")
     if factor is None:
         raise ConfigError(f"{evidence.place}: claim {claim['id']} needs knee_factor under judge; declare it")
-    axis, values = evidence.axis, evidence.values
     path: Cell = {"path": claim["path"]} if "path" in claim else {}
-    gains = {
-        value: evidence.ratio(
-            claim.get("of", "positions_per_s"), {**path, axis: 2 * value}, {**path, axis: value}
-        )
-        for value in sorted(values)
-        if 2 * value in values
-    }
-    if not gains:
-        raise NoEvidence(f"no value of {axis} is the double of another")
-    knee = find_knee([Doubling(v, gain.estimate, gain.intervals) for v, gain in gains.items()], factor)
-    verdict, reason = _judge_knee(claim, knee.answer, knee.lo, knee.hi, last=max(gains))
-    rows = "; ".join(f"{gain.rows}: {gain.estimate.value:.4g}" for gain in gains.values())
-    return Finding(verdict, reason, None, (knee.lo, knee.hi), next(iter(gains.values())).estimate.n, rows)
-
-
-def _judge_knee(claim: Claim, answer: str, lo: int | None, hi: int | None, *, last: int) -> tuple[str, str]:
-    if answer == "Inconclusive":
-        return answer, "the intervals cannot tell where growth ends"
+    knee = measured_knee(evidence, claim.get("of", "positions_per_s"), path, factor)
     low, high = claim.get("within", (math.inf, math.inf))  # not_reached: beyond everything measured
-    if lo is None or hi is None:
-        beyond = "Supported" if low == math.inf else "Not reached" if high > last else "Refuted"
-        return beyond, f"every doubling up to {2 * last} still grew"
-    knee = Quantity(Estimate(lo, lo, hi, 1), [(lo, hi)], "")
-    return _VERDICT[
-        knee.lies_within(low, high)
-    ], f"growth ends at {lo}" if lo == hi else f"growth ends in {lo} to {hi}"
+    if knee.lo is not None and knee.hi is not None:
+        lies = Quantity(Estimate(knee.lo, knee.lo, knee.hi, 1), [(knee.lo, knee.hi)], "").lies_within(
+            low, high
+        )
+        verdict = _VERDICT[lies]
+    elif knee.answer == "Inconclusive":
+        verdict = "Inconclusive"
+    elif "within" in claim:
+        verdict = "Not reached" if high > knee.doublings[-1].value else "Refuted"
+    else:
+        verdict = "Supported"
+    rows = "; ".join(f"{step.gain.rows}: {short(step.gain.estimate.value)}" for step in knee.doublings)
+    return Finding(verdict, str(knee), None, (knee.lo, knee.hi), knee.doublings[0].gain.estimate.n, rows)
 
 
 _VERDICT = {True: "Supported", False: "Refuted", None: "Inconclusive"}

@@ -1,0 +1,71 @@
+"""An experiment's article: a Jinja2 template whose every number is looked up in summary and verdicts.
+
+{{ cell(path="preallocated", batch_size=8).positions_per_s | short }}
+{{ interval(path="preallocated", batch_size=8, of="ratio") }}
+{{ verdict("batching-pays").verdict }}      {{ manifest.environment.cpu_model }}
+"""
+
+import csv
+import json
+import traceback
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from inference_lab.analysis.markdown import short, with_interval
+from inference_lab.analysis.rows import bounds, in_words, number, pick, read_summary
+from inference_lab.errors import ConfigError
+
+
+class _Columns(dict[str, str]):
+    """A row whose unknown columns are an error in our words, not the template engine's."""
+
+    def __missing__(self, column: str) -> str:
+        raise ConfigError(f"no column {column!r}; there are {', '.join(self)}")
+
+
+def render(template: Path, summary: Path, verdicts: Path, manifest: Path) -> str:
+    """The text of the article.
+
+    Raises ConfigError naming template and line when it asks for a cell, column or claim there is not.
+    """
+    rows = read_summary(summary)
+
+    def cell(**columns: Any) -> _Columns:
+        row = pick(rows, columns, summary.name)
+        if row is None:
+            raise ConfigError(f"{summary.name}: no cell {in_words(columns)}")
+        return _Columns(row)
+
+    def interval(of: str, **columns: Any) -> str:
+        row = cell(**columns)
+        return with_interval(number(row, of, summary.name), bounds(row, of, summary.name))
+
+    with verdicts.open(encoding="utf-8", newline="") as file:
+        judged = {row["id"]: _Columns(row) for row in csv.DictReader(file)}
+
+    def verdict(claim: str) -> _Columns:
+        if claim not in judged:
+            raise ConfigError(f"{verdicts.name}: no claim {claim!r}; there are {', '.join(judged)}")
+        return judged[claim]
+
+    words = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    words.filters.update(short=_short, fixed=_fixed)
+    facts = json.loads(manifest.read_text(encoding="utf-8"))
+    try:
+        page = words.from_string(template.read_text(encoding="utf-8"))
+        return page.render(cell=cell, interval=interval, verdict=verdict, rows=rows, manifest=facts)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f"{template} line {error.lineno}: {error.message}") from None
+    except (jinja2.UndefinedError, ConfigError, ValueError, TypeError) as error:
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == "<template>"]
+        raise ConfigError(f"{template} line {lines[-1] if lines else '?'}: {error}") from None
+
+
+def _short(text: str) -> str:
+    return short(float(text))
+
+
+def _fixed(text: str, digits: int = 2) -> str:
+    return f"{float(text):.{digits}f}"

@@ -1,0 +1,30 @@
+"""Tables, intervals and origins as Markdown text."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from inference_lab.analysis.intervals import Interval
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; a bar inside a value is escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(value.replace("|", "\\|") for value in line) + " |" for line in lines)
+
+
+def with_interval(value: float | None, bounds: Interval) -> str:
+    """1.79 [1.78, 1.80]; an end that n cannot bound says open; nothing for None."""
+    if value is None:
+        return ""
+    lo, hi = ("open" if bound is None else short(bound) for bound in bounds)
+    return f"{short(value)} [{lo}, {hi}]"
+
+
+def short(value: float) -> str:
+    """Four significant digits, from 1000 on whole numbers: 1.793, 231,047."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def made_from(source: Mapping[str, str]) -> str:
+    """What a generated page was made from and by which command."""
+    raw, summary = source["raw_sha256"][:12], source["summary_sha256"][:12]
+    return f"Made from raw `{raw}` and summary `{summary}` by `{source['command']}`."

@@ -1,0 +1,191 @@
+"""analysis.md and verdicts.csv: what was asked, predicted, measured and found, in that order."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inference_lab.analysis.flags import SEPARATOR
+from inference_lab.analysis.markdown import made_from, short, table, with_interval
+from inference_lab.analysis.rows import Row, bounds, check_rows, in_words, number
+from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
+from inference_lab.records.prediction import load_prediction
+from inference_lab.records.raw import CELL_COLUMNS
+from inference_lab.records.record import Record, View
+
+OUTLIER = 3  # a sample this many times its cell's P50 is named
+_MACHINE = ("cpu_model", "cores", "affinity", "kernel", "governor", "python", "blas", "thread_variables")
+_WATCHED = ("others_cpu", "steal", "pressure", "mhz", "load_before", "load_after", "waited_for_quiet_s")
+
+
+def pages(view: View, prediction_file: Path) -> tuple[str, str]:
+    """The texts of verdicts.csv and analysis.md.
+
+    A prediction that is not the one the manifest recorded is marked in both. Raises ConfigError when the
+    prediction breaks its schema or asks for what no summary holds, RecordError for a malformed summary.
+    """
+    prediction = load_prediction(prediction_file)
+    check_rows(view.summary, f"{view.record.experiment}: summary.csv")
+    recorded = view.record.manifest.get("prediction")
+    found = hashlib.sha256(prediction_file.read_bytes()).hexdigest()
+    changed = recorded is None or recorded["sha256"] != found
+    verdicts = evaluate(prediction, view, prediction_changed=changed)
+    return verdicts_csv(verdicts), analysis_md(view, prediction, verdicts, changed)
+
+
+def analysis_md(
+    view: View,
+    prediction: Mapping[str, Any],
+    verdicts: Sequence[Mapping[str, str]],
+    prediction_changed: bool,
+) -> str:
+    """The text of analysis.md, from the question to what is not shown."""
+    record = view.record
+    changed = [f"**This {CHANGED}.** What stands here is not what was predicted then.", ""]
+    parts: Sequence[tuple[str, Sequence[str]]] = (
+        ("Question", [prediction["question"].strip()]),
+        ("Prediction", [*(changed if prediction_changed else []), prediction["prediction"].strip()]),
+        ("What was measured", [_conditions(record)]),
+        ("Oracle", [_oracle(record)]),
+        ("Result", [_result(view)]),
+        ("Anomalies, kept and named", list(_anomalies(view))),
+        ("Verdict", [*(changed if prediction_changed else []), _verdict(verdicts)]),
+        ("Boundary: what this does not show", list(_boundary(view))),
+    )
+    lines = [f"# {record.experiment}", "", made_from(view.source), ""]
+    for title, text in parts:
+        lines += [f"## {title}", "", *text, ""]
+    return "\n".join(lines)
+
+
+def _conditions(record: Record) -> str:
+    manifest = record.manifest
+    environment = manifest.get("environment", {})
+    git = manifest.get("git") or {}
+    commit = f"{git.get('commit', 'unknown')}{' with uncommitted changes' if git.get('dirty') else ''}"
+    facts = {
+        **manifest["conditions"],
+        **{name: environment[name] for name in (*_MACHINE, *_WATCHED) if name in environment},
+        "packages": environment.get("packages"),
+        "measured": f"{manifest['started_at']} to {manifest['finished_at']}",
+        "source": commit,
+    }
+    return table(["", ""], [[name.replace("_", " "), _value(value)] for name, value in facts.items()])
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "not known"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_value(each)}" for key, each in value.items())  # pyright: ignore
+    if isinstance(value, list):
+        return ", ".join(map(_value, value))  # pyright: ignore
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _oracle(record: Record) -> str:
+    found: Sequence[Mapping[str, Any]] = record.manifest.get("oracle") or []
+    if not found:
+        return "No oracle was recorded with these rows."
+    lines: list[list[str]] = []
+    for path in dict.fromkeys(one["path"] for one in found):
+        its = [one for one in found if one["path"] == path]
+        worst = max(its, key=lambda one: one["max_abs_error"] / one["tolerance"])
+        passed = "passed" if all(one["passed"] for one in its) else "FAILED"
+        lines.append(
+            [path, str(len(its)), f"{worst['max_abs_error']:.3g}", f"{worst['tolerance']:.3g}", passed]
+        )
+    head = ["path", "checks", "largest absolute error", "tolerance there", ""]
+    return "Checked before anything was timed.\n\n" + table(head, lines)
+
+
+def _result(view: View) -> str:
+    rows = view.summary
+    if "p50_ms" not in rows[0]:
+        columns = [name for name in rows[0] if name not in ("flags", "advice")]
+        return table(columns, [[row[name] for name in columns] for row in rows])
+    keys = [name for name in CELL_COLUMNS if len({row[name] for row in rows}) > 1 or name == "path"]
+    shown = ("p50_ms", "p95_ms", "positions_per_s", "ratio", "aa_ratio")
+    head = [
+        *keys,
+        "n",
+        "P50, ms",
+        "P95, ms",
+        "positions/s",
+        f"time / {rows[0]['baseline']}",
+        "A/A",
+        "claimed",
+        "flags",
+    ]
+    lines: list[list[str]] = []
+    for row in rows:
+        place = in_words({name: row[name] for name in keys})
+        numbers = [with_interval(number(row, name, place), bounds(row, name, place)) for name in shown]
+        lines.append([*(row[name] for name in keys), row["n"], *numbers, row["ratio_claimed"], row["flags"]])
+    return (
+        "Each number with its 95% interval; `open` where n cannot bound it. Ratios are medians over rounds."
+        f"\n\n{table(head, lines)}"
+    )
+
+
+def _anomalies(view: View) -> Iterator[str]:
+    reasons: Sequence[str] = view.record.manifest.get("validity", {}).get("reasons", [])
+    found = [f"- {reason}" for reason in reasons]
+    named: dict[str, list[str]] = {}
+    for row in view.summary:
+        for advice in filter(None, row.get("advice", "").split(SEPARATOR)):
+            named.setdefault(advice, []).append(_cell(row))
+        if (most := row.get("max_ms")) and float(most) > OUTLIER * float(row["p50_ms"]):
+            times = float(most) / float(row["p50_ms"])
+            found.append(
+                f"- {_cell(row)}: the slowest sample took {short(float(most))} ms, {times:.3g} x P50"
+            )
+    for advice, cells in named.items():
+        found.append(f"- {'every cell' if len(cells) == len(view.summary) else '; '.join(cells)}: {advice}")
+    yield from found or ["None was found."]
+
+
+def _cell(row: Row) -> str:
+    """What a row is about, without the columns that hold the same everywhere in most experiments."""
+    return in_words({name: row[name] for name in ("path", "batch_size", "sequence_length", "num_kv_heads")})
+
+
+def _verdict(verdicts: Sequence[Mapping[str, str]]) -> str:
+    counts = Counter(verdict["verdict"] for verdict in verdicts)
+    lines = [
+        [
+            verdict["says"],
+            f"**{verdict['verdict']}**",
+            _shown(verdict),
+            *(verdict[name] for name in ("n", "rows", "reason")),
+        ]
+        for verdict in verdicts
+    ]
+    head = ["claim", "verdict", "value", "n", "rests on", "reason"]
+    return f"{', '.join(f'{n} {name}' for name, n in counts.items())}.\n\n{table(head, lines)}"
+
+
+def _shown(verdict: Mapping[str, str]) -> str:
+    value, lo, hi = (verdict[name] for name in ("value", "lo", "hi"))
+    if not value:
+        return f"{lo} to {hi}" if lo else ""
+    if not (lo or hi):
+        return value
+    return with_interval(float(value), (float(lo) if lo else None, float(hi) if hi else None))
+
+
+def _boundary(view: View) -> Iterator[str]:
+    conditions = view.record.manifest["conditions"]
+    yield f"- Other conditions: only {next(iter(conditions['vary']))} was varied, everything else was fixed."
+    if view.record.manifest["kind"] != "timing":
+        yield "- Other versions and machines: these are the values found here, with the versions named above."
+        return
+    yield "- Absolute times hold for this machine in this session; ratios within rounds travel better."
+    yield "- Intervals take the rounds as independent; whole processes were drawn again only as a check."
+    if any(not row["p95_hi_ms"] for row in view.summary):
+        yield f"- A P95 with both bounds: n = {view.summary[0]['n']} is too small, it needs 72."
+    if not conditions["replica"]:
+        yield "- Whether the measurement agrees with itself: the baseline was measured once a round (no A/A)."
+    yield "- Serving: a timed call is NumPy on prepared inputs, without tokenizer, model, queue or network."
