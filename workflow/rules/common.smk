@@ -19,6 +19,7 @@ def refuse(error):
 
 
 try:
+    lab_config.read_yaml(Path("config.yaml"))  # a key that stands twice
     lab_config.check_config(config)
 except LabError as error:
     refuse(error)

@@ -1,6 +1,7 @@
 """Is config.yaml one that may be run? Closed: an unknown key is found before anything is planned."""
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,22 +9,55 @@ from typing import Any
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+from yaml.constructor import ConstructorError
 
 from inference_lab.errors import ConfigError
 
 SCHEMA_FILE = Path("workflow/schemas/config.schema.yaml")
 
 
+def _is_integer(_: object, value: object) -> bool:
+    """Whether a value is whole by its type: JSON schema would take 2.0 for one, NumPy does not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(_: object, value: object) -> bool:
+    """Whether a value is a number that can be compared: NaN would pass every bound."""
+    return _is_integer(_, value) or (isinstance(value, float) and math.isfinite(value))
+
+
+_TYPES = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": _is_integer, "number": _is_number})
+_Validator = extend(Draft202012Validator, type_checker=_TYPES)
+
+
 def load_config(file: Path = Path("config.yaml")) -> dict[str, Any]:
     """The checked config of this checkout. Raises ConfigError when it is missing, torn or not allowed."""
+    config = read_yaml(file)
+    check_config(config, file.name)
+    return config
+
+
+def read_yaml(file: Path) -> Any:
+    """What a YAML file says. Raises ConfigError when it is missing, torn, or says one key twice."""
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return yaml.load(file.read_text(encoding="utf-8"), _OnceLoader)
     except FileNotFoundError:
         raise ConfigError(f"{file}: no such file; run this in a checkout of the project") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{file}: not YAML ({' '.join(str(error).split())}); mend it") from None
-    check_config(config, file.name)
-    return config
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping, of which YAML silently keeps the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise ConstructorError(None, None, f"key {key.value!r} stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def check_config(config: Mapping[str, Any], file: str = "config.yaml") -> None:
@@ -36,10 +70,8 @@ def check_config(config: Mapping[str, Any], file: str = "config.yaml") -> None:
 def check_schema(value: Any, schema_file: Path, file: str) -> None:
     """Raises ConfigError with the first finding of a JSON schema, in one line of our words."""
     schema = yaml.safe_load(schema_file.read_text(encoding="utf-8"))
-    findings = sorted(
-        Draft202012Validator(schema).iter_errors(value), key=lambda e: list(map(str, e.absolute_path))
-    )
-    for finding in findings:
+    findings: Iterable[ValidationError] = _Validator(schema).iter_errors(value)
+    for finding in sorted(findings, key=lambda e: list(map(str, e.absolute_path))):
         place = ".".join(map(str, finding.absolute_path)) or "the top level"
         raise ConfigError(f"{file}: {place}: {_in_words(finding)}")
 
@@ -56,7 +88,7 @@ def _in_words(finding: ValidationError) -> str:
             return f"key {missing!r} is missing; needed are {', '.join(rule)}"
         case "maxProperties":
             return f"varies {', '.join(value)}: one unknown at a time; make another experiment of the second"
-        case "minProperties":
+        case "minProperties" | "minItems":
             return "is empty; it needs one entry"
         case "enum":
             return f"is {value!r}, must be one of {', '.join(map(str, rule))}"

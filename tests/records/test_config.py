@@ -1,0 +1,181 @@
+"""config.yaml is closed: what may not stand there is refused in one line before anything is planned."""
+
+import contextlib
+import copy
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import ConfigError
+from inference_lab.records.config import check_config, load_config, read_yaml
+from tests.checkout import ROOT
+
+SECTION: dict[str, Any] = {
+    "refresh": "auto",
+    "measure": {
+        "by": "decode_paths",
+        "vary": {"batch_size": [1, 2]},
+        "fixed": {"sequence_length": 8, "d_model": 4, "dtype": "float64", "seed": 42},
+        "paths": ["dynamic", "preallocated"],
+        "baseline": "dynamic",
+        "replica": True,
+        "blas_threads": 1,
+        "processes": 2,
+        "rounds": 3,
+        "warmups": 0,
+        "quiet_cores": 0.2,
+        "quiet_wait_s": 0,
+    },
+    "judge": {"by": "timing", "knee_factor": 1.25, "figures": {"latency.svg": "figures.latency"}},
+}
+MISSING = object()
+
+# (where, what stands there instead): what the one line must say
+REFUSED: list[tuple[str, Any, tuple[str, ...]]] = [
+    ("colour", "red", ("m1: unknown key 'colour'; allowed are refresh, measure, judge",)),
+    ("measure.round", 3, ("m1.measure: unknown key 'round' (did you mean 'rounds'?)",)),
+    ("measure.fixed.heads", 2, ("measure.fixed: unknown key 'heads'",)),
+    ("judge.knee", 2, ("m1.judge: unknown key 'knee'",)),
+    ("measure.rounds", MISSING, ("m1.measure: key 'rounds' is missing",)),
+    ("measure.fixed.dtype", MISSING, ("measure.fixed: key 'dtype' is missing",)),
+    (
+        "measure.fixed.sequence_length",
+        MISSING,
+        ("'sequence_length' is missing; it is neither varied nor fixed",),
+    ),
+    ("measure.by", "guess", ("measure.by: is 'guess', must be one of decode_paths",)),
+    ("refresh", "daily", ("m1.refresh: is 'daily', must be one of auto, manual",)),
+    ("measure.vary.sequence_length", [8], ("varies batch_size, sequence_length: one unknown at a time",)),
+    ("measure.vary", {}, ("measure.vary: is empty",)),
+    ("measure.vary", {"speed": [1]}, ("measure.vary: unknown key 'speed'; allowed are batch_size",)),
+    ("measure.vary.batch_size", [], ("vary.batch_size: is empty",)),
+    ("measure.vary.batch_size", [0, 1], ("vary.batch_size.0: is 0, must be at least 1",)),
+    ("measure.vary.batch_size", [1, 1], ("is [1, 1], each value may stand there once",)),
+    ("measure.vary.batch_size", 4, ("vary.batch_size: is 4, must be of type array",)),
+    ("measure.fixed.batch_size", 2, ("m1.measure: batch_size is both varied and fixed",)),
+    ("measure.fixed.sequence_length", 0, ("fixed.sequence_length: is 0, must be at least 1",)),
+    ("measure.fixed.d_model", 4.0, ("fixed.d_model: is 4.0, must be of type integer",)),
+    ("measure.fixed.d_model", True, ("fixed.d_model: is True, must be of type integer",)),
+    ("measure.fixed.dtype", "float16", ("fixed.dtype: is 'float16', must be one of float32, float64",)),
+    ("measure.fixed.seed", -1, ("fixed.seed: is -1, must be at least 0",)),
+    ("measure.rounds", -3, ("measure.rounds: is -3, must be at least 1",)),
+    ("measure.rounds", "many", ("measure.rounds: is 'many', must be of type integer",)),
+    ("measure.processes", None, ("measure.processes: is None, must be of type integer",)),
+    ("measure.replica", "yes", ("measure.replica: is 'yes', must be of type boolean",)),
+    ("measure.paths", [], ("measure.paths: is empty",)),
+    ("measure.paths", ["dynamic", "paged"], ("measure.paths.1: is 'paged', must be one of", "preallocated")),
+    ("measure.paths", ["dynamic", "dynamic"], ("each value may stand there once",)),
+    (
+        "measure.baseline",
+        "no_cache",
+        ("baseline: is 'no_cache', must be one of paths: dynamic, preallocated",),
+    ),
+    ("measure.quiet_wait_s", float("inf"), ("quiet_wait_s: is inf, must be of type number",)),
+    ("measure.quiet_cores", 0, ("quiet_cores: is 0, must be more than 0",)),
+    ("judge.knee_factor", 1, ("knee_factor: is 1, must be more than 1",)),
+    ("judge.knee_factor", float("nan"), ("knee_factor: is nan, must be of type number",)),
+    ("judge.figures", {"latency.png": "figures.latency"}, ("'latency.png' is not of the form",)),
+    ("judge.figures", {"latency.svg": "os.system"}, ("'os.system' is not of the form",)),
+    ("measure", [], ("m1.measure: is [], must be of type object",)),
+    ("judge", MISSING, ("m1: key 'judge' is missing",)),
+]
+
+
+def config_with(where: str, value: Any) -> dict[str, Any]:
+    """A config that is right but for one place."""
+    section = copy.deepcopy(SECTION)
+    *path, key = where.split(".")
+    at = section
+    for name in path:
+        at = at[name]
+    if value is MISSING:
+        del at[key]
+    else:
+        at[key] = value
+    return {"experiments": {"m1": section}}
+
+
+class ConfigTest(unittest.TestCase):
+    """What config.yaml may say."""
+
+    def setUp(self) -> None:
+        """The schema is found from the root of the checkout."""
+        self.enterContext(contextlib.chdir(ROOT))
+
+    def refusal(self, config: Any) -> str:
+        """The one line with which a config is refused."""
+        with self.assertRaises(ConfigError) as raised:
+            check_config(config)
+        self.assertNotIn("\n", str(raised.exception))
+        return str(raised.exception)
+
+    def test_what_may_not_stand_there_is_refused(self) -> None:
+        """Each wrong key, type and value is one line: file, place, what it says, what is allowed."""
+        check_config({"experiments": {"m1": SECTION}})
+        for where, value, said in REFUSED:
+            with self.subTest(where, value=value):
+                words = self.refusal(config_with(where, value))
+                for expected in ("config.yaml: experiments.m1", *said):
+                    self.assertIn(expected, words)
+
+    def test_a_config_of_another_shape_is_refused(self) -> None:
+        """An empty file, a list, no experiment and a name that is no folder are refused too."""
+        for config, said in (
+            (None, "the top level: is None, must be of type object"),
+            ([], "the top level: is [], must be of type object"),
+            ({}, "key 'experiments' is missing"),
+            ({"experiments": {}}, "experiments: is empty"),
+            ({"experiments": {"M 1/..": SECTION}}, "'M 1/..' is not of the form"),
+            ({"experiments": {"m1": SECTION}, "seed": 1}, "the top level: unknown key 'seed'"),
+        ):
+            with self.subTest(said):
+                self.assertIn(said, self.refusal(config))
+
+    def test_the_first_of_several_faults_is_told(self) -> None:
+        """Two faults are one line, and the same one in every order of keys."""
+        faulty = config_with("measure.rounds", 0)["experiments"]["m1"]
+        faulty["judge"]["knee_factor"] = 0
+        words = self.refusal({"experiments": {"m1": faulty}})
+        self.assertIn("judge.knee_factor", words)
+        self.assertEqual(words, self.refusal({"experiments": {"m1": dict(reversed(faulty.items()))}}))
+
+    def test_the_committed_config_is_allowed(self) -> None:
+        """config.yaml of this checkout passes its own schema."""
+        self.assertIn("m1", load_config()["experiments"])
+
+
+class YamlTest(unittest.TestCase):
+    """The file before its meaning."""
+
+    def test_a_key_that_stands_twice_is_refused(self) -> None:
+        """Of two `vary:` YAML would keep the last without a word; here both lines are the user's to mend."""
+        text = "experiments:\n  m1:\n    vary: {batch_size: [1]}\n    vary: {sequence_length: [1]}\n"
+        with self.assertRaisesRegex(ConfigError, r"config\.yaml: .*key 'vary' stands twice.* line 4"):
+            self.read(text)
+
+    def test_a_file_that_is_no_yaml_is_refused(self) -> None:
+        """A torn file, another encoding, a folder and no file are one line with the file's name."""
+        for text in ("a: [1", "a: \tb: c", b"a: \xff"):
+            with (
+                self.subTest(text),
+                self.assertRaisesRegex(ConfigError, r"^\S*config\.yaml: not YAML .*mend it$"),
+            ):
+                self.read(text)
+        with self.assertRaisesRegex(ConfigError, "no/config.yaml: no such file"):
+            load_config(Path("no/config.yaml"))
+
+    def test_anchors_and_merges_may_be_used(self) -> None:
+        """A key that a merge brings in as well is no key that stands twice."""
+        self.assertEqual(self.read("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\n")["b"], {"x": 3, "y": 2})
+
+    def read(self, text: str | bytes) -> Any:
+        """What a config.yaml of this text says."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "config.yaml")
+            file.write_bytes(text.encode() if isinstance(text, str) else text)
+            return read_yaml(file)
+
+
+if __name__ == "__main__":
+    unittest.main()
