@@ -62,14 +62,12 @@ def _command(pid: str) -> str:
 
 def _open(lock: Path) -> int:
     try:
-        return os.open(lock, os.O_RDONLY)  # another user's file in a sticky folder opens only like this
-    except FileNotFoundError:
-        pass
-    try:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(lock, os.O_RDONLY)  # another user's file in a sticky folder opens only like this
         return os.open(lock, os.O_RDONLY | os.O_CREAT, 0o666)
     except OSError as error:
         raise MeasurementRefused(
-            f"{lock}: the lock of measuring cannot be opened ({error.strerror})"
+            f"{lock}: the lock of measuring cannot be opened ({error.strerror}); let this user read it"
         ) from None
 
 

@@ -1,0 +1,131 @@
+"""One measurement at a time on a machine, and none without its run."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from inference_lab.errors import MeasurementRefused
+from inference_lab.records import locks
+
+MEASURE = """
+import sys
+from pathlib import Path
+from inference_lab.records.locks import one_measurement
+with one_measurement(Path(sys.argv[1])):
+    print("measures", flush=True)
+    sys.stdin.read()
+"""
+CHILD = """
+import os, time
+from inference_lab.records.locks import die_with_parent
+die_with_parent()
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}])"
+ORPHAN = """
+from unittest import mock
+from inference_lab.errors import MeasurementRefused
+from inference_lab.records.locks import die_with_parent
+for parents in ([7, 1], [1, 1]):
+    with mock.patch("os.getppid", side_effect=parents):
+        try:
+            die_with_parent()
+        except MeasurementRefused as error:
+            print(error)
+"""
+
+
+class LockTest(unittest.TestCase):
+    """The lock of measuring, on a path of the test's own."""
+
+    def setUp(self) -> None:
+        """A lock that nobody holds yet."""
+        self.lock = Path(self.enterContext(tempfile.TemporaryDirectory()), "measuring.lock")
+
+    def other(self) -> "subprocess.Popen[str]":
+        """Another process that measures as soon as it has the lock."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", MEASURE, str(self.lock)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        return process
+
+    def test_the_second_waits_and_names_the_first(self) -> None:
+        """While one process measures, another says for whom it waits, and goes on when the first is done."""
+        with locks.one_measurement(self.lock):
+            second = self.other()
+            assert second.stderr is not None
+            words = second.stderr.readline()
+            self.assertRegex(words, rf"^waiting: process {os.getpid()} \(.*\) measures on this machine\n$")
+            self.assertIsNone(second.poll())
+        said, more = second.communicate(timeout=10)
+        self.assertEqual((said, more), ("measures\n", ""))
+
+    def test_a_dead_holder_holds_nothing(self) -> None:
+        """A measurement that was killed leaves the machine free for the next, without a word or a wait."""
+        first = self.other()
+        assert first.stdout is not None
+        self.assertEqual(first.stdout.readline(), "measures\n")
+        first.kill()
+        first.wait()
+        with mock.patch("sys.stderr") as stderr, locks.one_measurement(self.lock):
+            stderr.write.assert_not_called()
+
+    def test_it_is_freed_by_a_failure(self) -> None:
+        """An error while measuring frees the machine."""
+        with self.assertRaises(ZeroDivisionError), locks.one_measurement(self.lock):
+            raise ZeroDivisionError
+        second = self.other()
+        self.assertEqual(second.communicate(timeout=10), ("measures\n", ""))
+
+    def test_a_lock_that_cannot_be_opened_is_named(self) -> None:
+        """No folder for the lock, or no right to read it, refuses with its path."""
+        with self.assertRaisesRegex(MeasurementRefused, "no/lock: .* cannot be opened"):
+            locks.one_measurement(Path("no/lock")).__enter__()
+        denied = mock.patch("os.open", side_effect=PermissionError(13, "Permission denied"))
+        with denied, self.assertRaisesRegex(MeasurementRefused, r"measuring\.lock: .*\(Permission denied\)"):
+            locks.one_measurement(self.lock).__enter__()
+
+    def test_a_holder_without_a_name_is_another_process(self) -> None:
+        """Where the system does not say who holds a lock, nobody is named."""
+        with self.lock.open("w") as file:
+            self.assertEqual(locks.holder(file.fileno()), "another process")
+            with mock.patch.object(Path, "read_text", side_effect=FileNotFoundError):
+                self.assertEqual(locks.holder(file.fileno()), "another process")
+
+
+@unittest.skipUnless(sys.platform == "linux", "the kernel's parent-death signal is Linux's")
+class ParentTest(unittest.TestCase):
+    """A measuring process and the run that started it."""
+
+    def test_it_dies_with_its_parent(self) -> None:
+        """When the run is killed with no time to clean up, its measuring process ends with it."""
+        parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+        try:
+            parent.communicate(timeout=10)  # the pipe ends when the child, its last writer, does
+        except subprocess.TimeoutExpired:
+            os.kill(child, signal.SIGKILL)
+            self.fail("the child lived on after its parent was killed")
+
+    def test_it_does_not_start_without_one(self) -> None:
+        """A process whose run is gone already, or goes while it asks, refuses to measure."""
+        found = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, check=True)
+        self.assertEqual(found.stdout.count("the run that started this measurement is gone"), 2, found.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
