@@ -71,14 +71,15 @@ def two_states(gap: float = 0.5, dwell: int = 10, *, path: str | None = None, se
 
 
 def process_offsets(width: float = 0.1, *, path: str, seed: int = 0) -> Machine:
-    """One path is faster or slower in a whole process, by another amount in each."""
+    """Each cell of one path is faster or slower in a whole process, by another amount in each."""
     rng = random.Random(seed)
-    offset: dict[int, float] = {}
+    offsets: dict[tuple[int, int], float] = {}
 
     def factor(call: Call) -> float:
-        if call.process not in offset:
-            offset[call.process] = max(0.2, 1 + rng.gauss(0, width))
-        return offset[call.process] if call.path == path and call.kind == "sample" else 1.0
+        key = call.process, call.value
+        if key not in offsets:
+            offsets[key] = max(0.2, 1 + rng.gauss(0, width))
+        return offsets[key] if call.path == path and call.kind == "sample" else 1.0
 
     return factor
 
@@ -96,7 +97,7 @@ def cold(calls: int = 8, times: float = 10.0) -> Machine:
     def factor(call: Call) -> float:
         key = (call.process, call.path, call.value)
         seen[key] = seen.get(key, 0) + 1
-        return times if seen[key] <= calls else 1.0
+        return times if seen[key] <= calls and call.kind != "probe" else 1.0
 
     return factor
 
