@@ -4,8 +4,10 @@ import unittest
 
 from inference_lab.analysis.observations_page import draw
 from inference_lab.experiments.observations import rows
+from inference_lab.ndarray_semantics import OBSERVATIONS
 from inference_lab.records.record import Record, View
 
+NAMES = [look.__name__ for look in OBSERVATIONS]
 SOURCE = {"experiment": "p0", "raw_sha256": "c" * 64, "summary_sha256": "e" * 64, "command": "rebuild it"}
 
 
@@ -14,13 +16,13 @@ class PageTest(unittest.TestCase):
 
     def page(self, **changed: str) -> str:
         """The page; `changed` are columns of the observation reshape_swapped."""
-        made = [{**row, **changed} if row["observation"] == "reshape_swapped" else row for row in rows()]
+        made = [{**row, **changed} if row["observation"] == "reshape_swapped" else row for row in rows(NAMES)]
         return draw(View(Record("p0", {}, [], [], made), made, {}, SOURCE))
 
     def test_every_observation_has_its_line(self) -> None:
         """One line of the table each, with yes, no and a dash for what is not defined."""
         page = self.page()
-        for row in rows():
+        for row in rows(NAMES):
             self.assertIn(f"| {row['observation']} |", page)
         self.assertIn("| broadcast_view | 2 3 4 | 0 0 8 | neither | 192 | no | yes | – | yes |", page)
 

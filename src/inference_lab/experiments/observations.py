@@ -1,29 +1,34 @@
 """What NumPy shares and what it copies, one row an observation: the experiment p0."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from inference_lab.errors import ConfigError
 from inference_lab.ndarray_semantics import OBSERVATIONS, Observation
 from inference_lab.records.record import Measurement, tabulated
 
 COLUMNS = ("observation", *(field.name for field in fields(Observation)))
 
 
-def rows() -> list[dict[str, str]]:
-    """One row an observation, in the order of OBSERVATIONS, as text under COLUMNS.
+def rows(names: Sequence[str]) -> list[dict[str, str]]:
+    """One row an observation, in the order named, as text under COLUMNS.
 
-    true or false; a shape or strides as numbers between blanks; empty where nothing is defined.
+    true or false; a shape or strides as numbers between blanks; empty where nothing is defined. Raises
+    ConfigError for a name that is none of OBSERVATIONS.
     """
+    looks = {look.__name__: look for look in OBSERVATIONS}
+    if unknown := [name for name in names if name not in looks]:
+        raise ConfigError(f"no observation {unknown[0]!r}; there are {', '.join(looks)}")
     return [
-        {"observation": look.__name__, **{name: _text(value) for name, value in asdict(look()).items()}}
-        for look in OBSERVATIONS
+        {"observation": name, **{key: _text(value) for key, value in asdict(looks[name]()).items()}}
+        for name in names
     ]
 
 
 def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
-    """Every observation, made now. The section has no condition to set: the arrays are part of the source."""
-    found = rows()
+    """Every observation that the section names, made now."""
+    found = rows(section["vary"]["observation"])
     progress(len(found), len(found))
     return tabulated("observation", COLUMNS, found)
 

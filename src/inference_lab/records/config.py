@@ -62,14 +62,19 @@ class _OnceLoader(yaml.SafeLoader):
 
 def check_config(config: Mapping[str, Any], file: str = "config.yaml") -> None:
     """Raises ConfigError with the first thing that is wrong: key, what it says, what is allowed."""
-    check_schema(config, SCHEMA_FILE, file)
+    schema = read_schema(SCHEMA_FILE)
+    check_schema(config, schema, file)
     for name, section in config["experiments"].items():
-        _check_axes(f"{file}: experiments.{name}.measure", section["measure"])
+        _check_axes(f"{file}: experiments.{name}.measure", section["measure"], schema)
 
 
-def check_schema(value: Any, schema_file: Path, file: str) -> None:
+def read_schema(path: Path) -> Mapping[str, Any]:
+    """A JSON schema written as YAML."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def check_schema(value: Any, schema: Mapping[str, Any], file: str) -> None:
     """Raises ConfigError with the first finding of a JSON schema, in one line of our words."""
-    schema = yaml.safe_load(schema_file.read_text(encoding="utf-8"))
     findings: Iterable[ValidationError] = _Validator(schema).iter_errors(value)
     for finding in sorted(findings, key=lambda e: list(map(str, e.absolute_path))):
         place = ".".join(map(str, finding.absolute_path)) or "the top level"
@@ -113,13 +118,15 @@ def _unknown_key(value: Mapping[str, Any], known: Iterable[str]) -> str:
     return f"unknown key {key!r}{hint}; allowed are {', '.join(known)}"
 
 
-def _check_axes(place: str, measure: Mapping[str, Any]) -> None:
-    axis = next(iter(measure["vary"]))
-    if axis in measure["fixed"]:
-        raise ConfigError(f"{place}: {axis} is both varied and fixed; take it out of one")
-    axes = {"batch_size", "sequence_length"} - {axis}
-    if missing := sorted(axes - set(measure["fixed"])):
-        raise ConfigError(f"{place}.fixed: key {missing[0]!r} is missing; it is neither varied nor fixed")
-    if measure["baseline"] not in measure["paths"]:
+def _check_axes(place: str, measure: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+    """Every axis that could be varied is either varied or fixed; the baseline is one of the paths."""
+    declared = schema["$defs"][f"measure_{measure['by']}"]["properties"]
+    axis, fixed = next(iter(measure["vary"])), measure.get("fixed", {})
+    for name in declared["vary"]["properties"]:
+        if name in declared.get("fixed", {}).get("properties", {}) and (name == axis) == (name in fixed):
+            if name == axis:
+                raise ConfigError(f"{place}: {axis} is both varied and fixed; take it out of one")
+            raise ConfigError(f"{place}.fixed: key {name!r} is missing; it is neither varied nor fixed")
+    if measure.get("baseline") not in measure.get("paths", [None]):
         paths = ", ".join(measure["paths"])
         raise ConfigError(f"{place}.baseline: is {measure['baseline']!r}, must be one of paths: {paths}")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from inference_lab.errors import ConfigError
-from inference_lab.records.config import check_schema
+from inference_lab.records.config import check_schema, read_schema
 
 SCHEMA_FILE = Path("workflow/schemas/prediction.schema.yaml")
 _EXCLUSIVE = (("value", "over"), ("value", "tolerance"), ("not_reached", "within"))
@@ -29,7 +29,7 @@ def load_prediction(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error}); restore it") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
-    check_schema(prediction, SCHEMA_FILE, str(path))
+    check_schema(prediction, read_schema(SCHEMA_FILE), str(path))
     seen: set[str] = set()
     for number, claim in enumerate(prediction["claims"]):
         place = f"{path}: claims.{number}"
