@@ -41,6 +41,11 @@ class Rounds:
     times: Mapping[tuple[str, int], Times]
     replica: Mapping[int, Times]  # by varied value; {} when A/A was not measured
     probe: Times | None
+    decode_steps: int | None = None  # positions a call makes behind T cached ones; None: it makes all T
+
+    def positions(self, sample: Sample) -> int:
+        """Positions that one timed call makes of each sequence."""
+        return self.decode_steps or sample.sequence_length
 
     def same(self) -> dict[int, Comparison]:
         """The baseline measured again, over the baseline, by varied value: A/A."""
@@ -51,7 +56,7 @@ class Rounds:
     def metric(self, of: str, path: str, value: int) -> Times:
         """(processes, rounds) of the metric `of` (a key of METRICS) in one cell."""
         sample = self.cells[path, value][0]
-        return METRICS[of](self.times[path, value], sample.batch_size, sample.sequence_length)
+        return METRICS[of](self.times[path, value], sample.batch_size, self.positions(sample))
 
 
 def rounds_of(record: Record) -> Rounds:
@@ -101,6 +106,7 @@ def rounds_of(record: Record) -> Rounds:
         {cell: _array(rows, size) for cell, rows in cells.items()},
         {value: _array(rows, size) for value, rows in again.items()},
         None if probe is None else _array(probe, size),
+        conditions["fixed"].get("decode_steps"),
     )
 
 

@@ -46,7 +46,7 @@ def _row(rounds: Rounds, judgement: Judgement, path: str, value: int) -> dict[st
     wall, tail = estimate(times, 0.5), estimate(times, 0.95)
 
     def metric(of: str, time: Number) -> Number:
-        return None if time is None else METRICS[of](time, sample.batch_size, sample.sequence_length)
+        return None if time is None else METRICS[of](time, sample.batch_size, rounds.positions(sample))
 
     numbers: dict[str, Number] = {
         **_with_bounds("p50{}_ms", *(metric("p50_ms", t) for t in wall.bounds)),
