@@ -89,6 +89,10 @@ class SampleTests(TestCase):
         scans: dict[str, tuple[dict[str, Any], str]] = {
             "5 samples": ({"rounds": 5, "replica": False}, "latency throughput ratios"),
             "500 samples": ({"processes": 5, "rounds": 100, "vary": {"batch_size": (1,)}}, "latency"),
+            "an outlier": (
+                {"rounds": 80, "machine": lambda c: 3 if c.number == 300 else 1 + c.round / 1e3},
+                "latency",
+            ),
             "four paths": (
                 {"paths": FOUR, "vary": {"sequence_length": (32, 512)}},
                 "latency throughput ratios",
@@ -111,6 +115,7 @@ class SampleTests(TestCase):
                         points = drawn.marks(f"samples-{row['path']}-{row[axis]}")
                         self.assertEqual(len(points), int(row["n"]))
                         self.assertTrue(all(left < x < right and top < y < bottom for x, y in points))
+                        self.assertEqual([x for x, _ in points], sorted({x for x, _ in points}))
 
     def test_a_point_stands_at_the_height_of_its_value(self) -> None:
         """Linear and logarithmic: heights follow the recorded ns, in the order they were measured."""
@@ -175,7 +180,9 @@ class MarkTests(TestCase):
                 drawn = Drawn(draw(view))
                 self.assertEqual(drawn.names("panel-0-flagged"), ["panel-0-flagged-preallocated-8"])
                 self.assertIn("preallocated 8: aa, drift", drawn.words)
-                self.assertIn("⚑", drawn.words)
+                self.assertEqual(
+                    drawn.words.count("⚑"), 3 if name != "throughput" else 2
+                )  # panels, words below
                 self.assertNotIn("flagged", Drawn(plain(name)).words)
 
     def test_a_flag_of_the_baseline_marks_the_ratios_over_it(self) -> None:
@@ -246,6 +253,8 @@ class ReferenceTests(TestCase):
         self.assertAlmostEqual(drawn.path("ideal-dynamic")[-1][1], y(8 * rates[1]), delta=0.01)
         self.assertAlmostEqual(drawn.height("knee-dynamic-2"), y(1.25 * rates[1]), delta=0.01)
         self.assertAlmostEqual(drawn.height("knee-dynamic-8"), y(1.25**2 * rates[2]), delta=0.01)
+        median = round(drawn.height("rate-dynamic-8"), 3)  # of 9 samples: one of them
+        self.assertIn(median, [round(height, 3) for _, height in drawn.marks("samples-dynamic-8")])
 
     def test_no_declared_factor_no_threshold(self) -> None:
         """Without knee_factor nothing is drawn for it; over T ideal is an unchanged rate."""
@@ -269,6 +278,20 @@ class ReferenceTests(TestCase):
         band = [point[1] for point in drawn.path("aa-band-8")]
         self.assertAlmostEqual(max(band), y(float(row["8"]["aa_lo"])), delta=0.05)
         self.assertAlmostEqual(min(band), y(float(row["8"]["aa_hi"])), delta=0.05)
+
+    def test_a_round_is_compared_with_the_baseline_of_the_same_round(self) -> None:
+        """The light points of the ratio figure are elapsed / baseline's elapsed, pair by pair."""
+        view = small_view(processes=2, rounds=5, vary={"batch_size": (1,)})
+        elapsed = {(s.path, s.process, s.round): s.elapsed_ns for s in view.record.samples}
+        pairs = [
+            elapsed["preallocated", *place] / elapsed["dynamic", *place]
+            for path, *place in elapsed
+            if path == "preallocated"
+        ]
+        heights = [y for _, y in Drawn(ratios.draw(view)).marks("samples-preallocated-1")]
+        y = scale_through(dict(zip(pairs, heights, strict=True)), math.log)
+        for pair, height in zip(pairs, heights, strict=True):
+            self.assertAlmostEqual(height, y(pair), delta=0.01)
 
     def test_without_aa_the_figure_says_so(self) -> None:
         """No replica, no band; the smallest claimed effect is then 2%."""
@@ -303,14 +326,15 @@ class RefusalTests(TestCase):
             "p95_ms is empty": {"p95_ms": ""},
             "p50_ms is 'nan'": {"p50_ms": "nan"},
             "p95_hi_ms is '-1'": {"p95_hi_ms": "-1"},
-            "p50_lo_ms is 1e": {"p50_lo_ms": "1e6"},
-            "p95_hi_ms is 1e-06": {"p95_hi_ms": "1e-6"},
+            "p50_ms is": {"p50_lo_ms": "1e6"},
+            "p95_ms is": {"p95_hi_ms": "1e-6"},
             "per_sequence_ms is empty": {"per_sequence_ms": ""},
             "positions_per_s is 'inf'": {"positions_per_s": "inf"},
             "positions_per_s is '0'": {"positions_per_s": "0"},
             "ratio is empty": {"ratio": ""},
+            "ratio (hi) is missing": {"ratio_hi": None},
             "ratio_claimed is missing": {"ratio_claimed": None},
-            "aa_lo is 2": {"aa_lo": "2"},
+            "aa_ratio is": {"aa_lo": "2"},
             "batch_size is missing": {"batch_size": None},
             "n is 9, must be 0": {"batch_size": "16"},
         }

@@ -3,11 +3,11 @@
 Answers: which cells, over which axis, with which estimates. Does not know how they look.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from inference_lab.analysis.intervals import Estimate
+from inference_lab.analysis.rows import bound_column, number
 from inference_lab.errors import RecordError
 from inference_lab.records.raw import CELL_COLUMNS, Sample
 from inference_lab.records.record import View
@@ -35,39 +35,34 @@ class Cell:
             raise _malformed(self.place, column, "missing", "present")
         return value
 
-    def number(self, column: str) -> float | None:
-        """The column as a number, None when empty. Raises RecordError unless positive and finite."""
-        text = self.text(column)
-        if not text:
-            return None
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not 0 < number < math.inf:
-            raise _malformed(self.place, column, repr(text), "empty or a positive number")
-        return number
+    def estimate(self, column: str) -> Estimate | None:
+        """The column with its bounds, None where it is empty.
 
-    def estimate(self, column: str, lo_column: str, hi_column: str) -> Estimate | None:
-        """The three columns as an estimate, None when there is no value.
-
-        Raises RecordError when a bound stands on the wrong side of the value.
+        Raises RecordError for a column that is missing or without bounds, and unless the numbers are
+        positive and the bounds stand on their own sides of the value.
         """
-        value, lo, hi = self.number(column), self.number(lo_column), self.number(hi_column)
+        ends = [bound_column(self.row, column, end) or f"{column} ({end})" for end in ("lo", "hi")]
+        value, lo, hi = (self._positive(name) for name in (column, *ends))
         if value is None:
             return None
-        if lo is not None and lo > value:
-            raise _malformed(self.place, lo_column, f"{lo:g}", f"at most {column} ({value:g})")
-        if hi is not None and hi < value:
-            raise _malformed(self.place, hi_column, f"{hi:g}", f"at least {column} ({value:g})")
+        if (lo or value) > value or (hi or value) < value:
+            raise _malformed(self.place, column, f"{value:g}", f"between its bounds, {lo} and {hi}")
         return Estimate(value, lo, hi, len(self.samples))
 
-    def needed(self, column: str, lo_column: str, hi_column: str) -> Estimate:
-        """The same for a value every cell must have. Raises RecordError when it is empty."""
-        estimate = self.estimate(column, lo_column, hi_column)
+    def needed(self, column: str) -> Estimate:
+        """The same for a column every cell must have. Raises RecordError when it is empty."""
+        estimate = self.estimate(column)
         if estimate is None:
             raise _malformed(self.place, column, "empty", "a positive number")
         return estimate
+
+    def _positive(self, column: str) -> float | None:
+        if not self.text(column):
+            return None
+        found = number(self.row, column, self.place)
+        if found is None or found <= 0:
+            raise _malformed(self.place, column, repr(self.row[column]), "empty or a positive number")
+        return found
 
 
 def varied_axis(view: View) -> str:

@@ -27,8 +27,8 @@ def draw(view: View) -> str:
     )
     seen: list[float] = []
     for row in by_path(shown).values():
-        p50s = [cell.needed("p50_ms", "p50_lo_ms", "p50_hi_ms") for cell in row]
-        p95s = [cell.needed("p95_ms", "p95_lo_ms", "p95_hi_ms") for cell in row]
+        p50s = [cell.needed("p50_ms") for cell in row]
+        p95s = [cell.needed("p95_ms") for cell in row]
         # side by side in the slot, so that their bars never hide each other
         line(page.panels[0], page, row, p50s, at=-0.25)
         for cell, p50, p95 in zip(row, p50s, p95s, strict=True):
@@ -37,14 +37,11 @@ def draw(view: View) -> str:
             elapsed_ms = [sample.elapsed_ns / 1e6 for sample in cell.samples]
             samples(page.panels[0], page, cell, elapsed_ms)
             seen += elapsed_ms
-        seen += known([*p50s, *p95s])
     scale(page.panels[0], seen, "wall time (ms)")
     if over_batches:
         seen = []
         for row in by_path(shown).values():
-            costs = [
-                cell.needed("per_sequence_ms", "per_sequence_lo_ms", "per_sequence_hi_ms") for cell in row
-            ]
+            costs = [cell.needed("per_sequence_ms") for cell in row]
             line(page.panels[1], page, row, costs)
             for cell, cost in zip(row, costs, strict=True):
                 point(page.panels[1], page, cell, cost, "per-sequence")

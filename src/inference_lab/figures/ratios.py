@@ -26,7 +26,7 @@ def draw(view: View) -> str:
     baseline = measured[0].text("baseline")
     base = {cell.value: cell for cell in measured if cell.path == baseline}
     compared = [_with_flags_of(base.get(cell.value), cell) for cell in measured if cell.path != baseline]
-    aa = {cell.value: found for cell in measured if (found := cell.estimate("aa_ratio", "aa_lo", "aa_hi"))}
+    aa = {cell.value: found for cell in measured if (found := cell.estimate("aa_ratio"))}
     least = least_effect([Comparison(found, 1.0, None, None) for found in aa.values()])
     read = [
         f"Mark: median ratio, filled when the difference is claimed. {READ_INTERVAL} Light points: the"
@@ -46,7 +46,7 @@ def draw(view: View) -> str:
     seen = [0.9, 1 / 0.9, 1 + least, 1 / (1 + least), *known(list(aa.values()))]
     each: list[float] = []
     for row in by_path(compared).values():
-        ratios = [cell.needed("ratio", "ratio_lo", "ratio_hi") for cell in row]
+        ratios = [cell.needed("ratio") for cell in row]
         seen += known(ratios)
         line(medians, page, row, ratios)
         for cell, ratio in zip(row, ratios, strict=True):

@@ -5,7 +5,7 @@ Ideal from the smallest value on: batches and threads multiply throughput; any o
 
 import math
 
-from inference_lab.figures.cells import by_path, cells, known, varied_axis
+from inference_lab.figures.cells import by_path, cells, varied_axis
 from inference_lab.figures.sheet import READ_INTERVAL, READ_SAMPLES, line, marks_of, point, samples, sheet
 from inference_lab.figures.style import scale, styled, svg
 from inference_lab.records.record import View
@@ -30,7 +30,7 @@ def draw(view: View) -> str:
     page = sheet(view, shown, marks_of(shown), (300,), "throughput of one full decode", read)
     panel, seen = page.panels[0], list[float]()
     for path, row in by_path(shown).items():
-        rates = [cell.needed("positions_per_s", "positions_per_s_lo", "positions_per_s_hi") for cell in row]
+        rates = [cell.needed("positions_per_s") for cell in row]
         line(panel, page, row, rates)
         color = page.marks[path].color
         ideal = [rates[0].value * (cell.value / row[0].value if multiplies else 1) for cell in row]
@@ -56,6 +56,6 @@ def draw(view: View) -> str:
                     gid=f"knee-{path}-{cell.value}",
                 )  # fmt: skip
                 seen.append(must)
-        seen += [*known(rates), *ideal]
+        seen += ideal
     scale(panel, seen, "positions per second")
     return svg(page.figure, view)
