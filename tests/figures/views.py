@@ -56,7 +56,8 @@ def summary_of(record: Record, flags: Mapping[tuple[str, int], str]) -> list[dic
         pairs = sorted(sample.elapsed_ns / base[sample.process, sample.round] for sample in samples)
         ratio = (None, None, None) if path == baseline else _quantile(pairs, 0.5)
         row |= _columns(ratio, ("ratio", "ratio_lo", "ratio_hi"))
-        row["ratio_claimed"] = "" if path == baseline else str(abs((ratio[0] or 1) - 1) > 0.02).lower()
+        claimed = ratio[0] is not None and abs(ratio[0] - 1) > 0.02 and not flags.get((path, value))
+        row["ratio_claimed"] = "" if path == baseline else "yes" if claimed else "no"
         again = sorted(elapsed / base[key] for key, elapsed in replicas.get(value, {}).items())
         aa = _quantile(again, 0.5) if again else (None, None, None)
         row |= _columns(aa, ("aa_ratio", "aa_lo", "aa_hi"))
