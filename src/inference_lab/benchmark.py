@@ -7,6 +7,7 @@ Answers: how long did each call take, in what order, under which threads? Is giv
 mechanism and no statistics.
 """
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -158,7 +159,8 @@ def run_child(bind: Callable[[Mapping[str, Any]], Bench]) -> int:
         blas = environment.check_blas_threads(threads)
         bench = bind(section)
         oracle = bench.check() if task["check"] else []
-        _say(ready={"blas": blas, "oracle": oracle, "data_sha256": bench.data_sha256})
+        ready = {"blas": blas, "thread_variables": environment.thread_variables()}
+        _say(ready={**ready, "oracle": oracle, "data_sha256": bench.data_sha256})
         samples = time_calls(
             bench,
             process=task["process"],
@@ -214,7 +216,7 @@ def measure(module: str, section: Mapping[str, Any], progress: Callable[[int, in
             **watch.summary(),
             "waited_for_quiet_s": waited_s,
             "blas": found[0]["blas"],
-            "thread_variables": dict.fromkeys(environment.THREAD_VARIABLES, str(section["blas_threads"])),
+            "thread_variables": found[0]["thread_variables"],
         },
     )
 
@@ -237,15 +239,20 @@ def _one_process(
             task_pipe, lines = child.stdin, child.stdout
             if task_pipe is None or lines is None:
                 raise MeasurementRefused("the measuring process has no pipes; nothing was recorded")
-            task_pipe.write(json.dumps(task))
-            task_pipe.close()
+            with contextlib.suppress(BrokenPipeError):  # it ended already: its status is told below
+                task_pipe.write(json.dumps(task))
+                task_pipe.close()
             for line in lines:
+                if not line.endswith("\n"):  # it ended within a word
+                    break
                 message = json.loads(line)
                 if "refused" in message:
                     raise MeasurementRefused(message["refused"])
+                if "ready" in message:
+                    ready = message["ready"]
+                    _check_oracle(ready["oracle"])
                 if "round" in message:
                     progress(message["round"])
-                ready = message.get("ready", ready)
                 samples += [Sample(*row) for row in message.get("samples", [])]
         except BaseException:
             child.kill()
@@ -255,7 +262,6 @@ def _one_process(
             f"measuring process {task['process']} ended with status {child.returncode} before it was done;"
             " its own words stand above; nothing was recorded"
         )
-    _check_oracle(ready["oracle"])
     return ready, samples
 
 

@@ -82,7 +82,6 @@ def check_pins(pins: Mapping[str, str]) -> None:
 
 def machine(packages: Iterable[str]) -> dict[str, Any]:
     """What this machine is: processor, cores, kernel, governor, Python, package versions, variables."""
-    watched = ("OPENBLAS_", "OMP_", "MKL_", "BLIS_", "NPY_", "GOTO_", "VECLIB_", "NUMEXPR_")
     return {
         **interpreter(),
         "cpu_model": _cpu_model(),
@@ -91,8 +90,14 @@ def machine(packages: Iterable[str]) -> dict[str, Any]:
         "kernel": f"{platform.system()} {platform.release()}",
         "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "packages": versions(packages),
-        "thread_variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(watched)},
+        "thread_variables": thread_variables(),
     }
+
+
+def thread_variables() -> dict[str, str]:
+    """The variables of this process that steer BLAS, OpenMP and NumPy, sorted by name."""
+    watched = ("OPENBLAS_", "OMP_", "MKL_", "BLIS_", "NPY_", "GOTO_", "VECLIB_", "NUMEXPR_")
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(watched)}
 
 
 def _cpu_model() -> str:
