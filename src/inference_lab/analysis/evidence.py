@@ -67,8 +67,8 @@ class Evidence:
         self.rounds = rounds_of(view.record) if view.record.samples else None
         same = self.rounds.same() if self.rounds else {}
         self.least = least_effect(list(same.values()))
-        vary: Mapping[str, Sequence[Any]] = view.record.manifest["conditions"]["vary"]
-        self.axis, self.values = next(iter(vary.items()))
+        vary: Mapping[str, Sequence[Any]] = view.record.manifest["conditions"].get("vary", {})
+        self.axis, self.values = next(iter(vary.items()), ("", ()))
         self._claimed = self._apply_claim_rule(less)
 
     def row(self, of: str, cell: Cell) -> Row:

@@ -178,7 +178,8 @@ def _shown(verdict: Mapping[str, str]) -> str:
 
 def _boundary(view: View) -> Iterator[str]:
     conditions = view.record.manifest["conditions"]
-    yield f"- Other conditions: only {next(iter(conditions['vary']))} was varied, everything else was fixed."
+    varied = next(iter(conditions.get("vary", {})), "nothing")
+    yield f"- Other conditions: {varied} was varied, everything else was fixed."
     if view.record.manifest["kind"] != "timing":
         yield "- Other versions and machines: these are the values found here, with the versions named above."
         return

@@ -150,6 +150,10 @@ def _order(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def _slope(claim: Claim, evidence: Evidence) -> Finding:
+    if not evidence.values:
+        raise ConfigError(
+            f"{evidence.place}: claim {claim['id']} needs a varied axis; the experiment has none"
+        )
     start, end = claim.get("from", min(evidence.values)), claim.get("to", max(evidence.values))
     path: Cell = {"path": claim["path"]} if "path" in claim else {}
     ratio = evidence.ratio(claim["of"], {**path, evidence.axis: end}, {**path, evidence.axis: start})

@@ -1,0 +1,123 @@
+"""A summary read back: whole, and not contradicting itself."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from inference_lab.analysis.rows import bound_column, number, pick, read_summary
+from inference_lab.analysis.timing import summarise
+from inference_lab.errors import ConfigError, RecordError
+from tests.synthetic import Call, steady, timing_record, together
+
+
+def replica_is_slow_at_4(call: Call) -> float:
+    """A baseline that differs from itself at B=4."""
+    return 1.3 if call.kind == "replica" and call.value == 4 else 1.0
+
+
+TEXT = summarise(timing_record(machine=together(steady(0.01), replica_is_slow_at_4)), {})
+
+
+class ReadSummary(unittest.TestCase):
+    """`read_summary`."""
+
+    def setUp(self) -> None:
+        """A folder of its own for every test."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name) / "summary.csv"
+
+    def read(self, text: str) -> list[dict[str, str]]:
+        """The rows of the text, through a file."""
+        self.path.write_text(text, encoding="utf-8")
+        return read_summary(self.path)
+
+    def with_value(self, line: int, column: str, value: str) -> str:
+        """The table with one value replaced; line 1 is the header."""
+        lines = TEXT.splitlines()
+        values = lines[line - 1].split(",")
+        values[lines[0].split(",").index(column)] = value
+        return "\n".join([*lines[: line - 1], ",".join(values), *lines[line:]]) + "\n"
+
+    def test_what_was_written_is_read(self) -> None:
+        """Every row and column of a summary with a flag comes back."""
+        rows = self.read(TEXT)
+        self.assertEqual([row["flags"] for row in rows], ["", "", "aa", "", "", "", "aa", ""])
+        self.assertEqual(rows[6]["ratio_claimed"], "no")
+
+    def test_torn_tables_are_refused(self) -> None:
+        """Missing, empty, cut off, ragged, doubled: one line that names the file and the way out."""
+        lines = TEXT.splitlines(keepends=True)
+        for case, text in {
+            "empty": "",
+            "header alone": lines[0],
+            "cut off": TEXT[:-3],
+            "a value short": TEXT.replace(",yes,", ",", 1),
+            "a row twice": "".join([*lines, lines[3]]),
+            "a column twice": TEXT.replace("aa_lo", "aa_hi", 1),
+        }.items():
+            with self.subTest(case), self.assertRaisesRegex(RecordError, r"summary\.csv.*rebuild"):
+                self.read(text)
+        self.path.unlink()
+        with self.assertRaisesRegex(RecordError, "cannot be read"):
+            read_summary(self.path)
+
+    def test_contradictions_are_refused(self) -> None:
+        """Flags, claims and numbers that contradict each other name line, value and rule."""
+        for line, column, value, words in (
+            (7, "flags", "aa", "advice is empty"),
+            (4, "flags", "nonsense", "'nonsense' is not known"),
+            (8, "ratio_claimed", "yes", "flagged cell makes no claim"),
+            (7, "ratio_hi", "1.1", "holds 1"),
+            (6, "ratio_hi", "", "holds 1"),
+            (4, "aa_lo", "0.9", "holds 1"),
+            (4, "aa_lo", "", "holds 1"),
+            (3, "p50_ms", "99", "more than p95_ms"),
+            (3, "p95_hi_ms", "0.001", "more than p95_hi_ms"),
+            (3, "n", "119", "the first row has 120"),
+            (3, "p50_ms", "nan", "finite number"),
+            (3, "max_ms", "fast", "finite number"),
+        ):
+            with self.subTest(column=column, value=value), self.assertRaises(RecordError) as refused:
+                self.read(self.with_value(line, column, value))
+            self.assertIn(words, str(refused.exception))
+            self.assertIn(f"line {line}", str(refused.exception))
+
+    def test_other_tables_are_read_as_they_are(self) -> None:
+        """A summary without claims, as observations have it, is read without those rules."""
+        self.assertEqual(
+            self.read("model,bytes\na,1\nb,\n"), [{"model": "a", "bytes": "1"}, {"model": "b", "bytes": ""}]
+        )
+
+
+class PickRows(unittest.TestCase):
+    """Rows by what they are about, columns with their bounds."""
+
+    ROWS = (
+        {"path": "a", "view": "true", "p50_ms": "1", "p50_lo_ms": ""},
+        {"path": "b", "view": "", "p50_ms": "2"},
+    )
+
+    def test_pick(self) -> None:
+        """One row, or none; true and undefined are written as a table writes them."""
+        self.assertIs(pick(self.ROWS, {"path": "a"}, "here"), self.ROWS[0])
+        self.assertIs(pick(self.ROWS, {"view": True}, "here"), self.ROWS[0])
+        self.assertIs(pick(self.ROWS, {"view": None}, "here"), self.ROWS[1])
+        self.assertIsNone(pick(self.ROWS, {"path": "c"}, "here"))
+        with self.assertRaisesRegex(ConfigError, "here: .* fits 2 rows"):
+            pick(self.ROWS, {}, "here")
+        with self.assertRaisesRegex(ConfigError, "here: no column 'paths'"):
+            pick(self.ROWS, {"paths": "a"}, "here")
+
+    def test_bounds_stand_before_the_unit_or_behind(self) -> None:
+        """p50_lo_ms, ratio_lo, positions_per_s_lo and aa_lo are found; a count has no bounds."""
+        row = dict.fromkeys(("p50_lo_ms", "ratio_lo", "positions_per_s_lo", "aa_lo", "bytes"), "1")
+        for column, expected in (
+            ("p50_ms", "p50_lo_ms"),
+            ("ratio", "ratio_lo"),
+            ("positions_per_s", "positions_per_s_lo"),
+            ("aa_ratio", "aa_lo"),
+            ("bytes", None),
+        ):
+            self.assertEqual(bound_column(row, column, "lo"), expected)
+        self.assertIsNone(number(self.ROWS[0], "p50_lo_ms", "here"))

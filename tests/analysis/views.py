@@ -1,0 +1,37 @@
+"""Views over synthetic records, with the summary that the analysis itself makes."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inference_lab.analysis.timing import summarise
+from inference_lab.records.record import Record, View
+
+SOURCE = {
+    "experiment": "m1",
+    "raw_sha256": "a" * 64,
+    "summary_sha256": "b" * 64,
+    "command": "snakemake results/m1/analysis.md",
+}
+
+
+def view_of(record: Record, **judge: Any) -> View:
+    """The record with its summary."""
+    return View(record, list(csv.DictReader(io.StringIO(summarise(record, judge)))), judge, SOURCE)
+
+
+def table_view(rows: Sequence[Mapping[str, str]], vary: Mapping[str, Sequence[Any]], **judge: Any) -> View:
+    """A view over a summary alone, as records of observations, capacities and serving have it."""
+    manifest = {
+        "kind": "observation",
+        "experiment": "m1",
+        "conditions": {"by": "observations", "vary": vary},
+        "environment": {"python": "3.11.9"},
+        "git": None,
+        "prediction": None,
+        "started_at": "2026-11-02T10:00:00+00:00",
+        "finished_at": "2026-11-02T10:00:01+00:00",
+        "validity": {"valid": True, "reasons": []},
+    }
+    return View(Record("m1", manifest, (), ()), rows, judge, SOURCE)
