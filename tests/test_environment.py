@@ -1,0 +1,237 @@
+"""What this machine is, what others did on it meanwhile, and whether it may measure at all."""
+
+import os
+import threading
+import unittest
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+from inference_lab import environment
+from inference_lab.errors import MeasurementRefused
+from inference_lab.records.installed import platform_and_packages, ran_elsewhere, versions
+
+POOL = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.31", "architecture": "Zen"}
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def stat_line(busy_s: float, stolen_s: float) -> str:
+    """The start of /proc/stat after this much work: user, nice, system, idle, iowait, irq, soft, steal."""
+    ticks = [busy_s * TICKS / 2, 0, busy_s * TICKS / 2, 999_999, 999, 0, 0, stolen_s * TICKS, 0, 0]
+    return f"cpu  {' '.join(str(round(n)) for n in ticks)}\ncpu0 1 2 3 4 5 6 7 8 9 10"
+
+
+class ThreadsTest(unittest.TestCase):
+    """Declared threads against those there are."""
+
+    def test_a_contradicting_variable_is_named(self) -> None:
+        """Each thread variable with another number refuses and says which one to set; unset is no matter."""
+        for name in environment.THREAD_VARIABLES:
+            for value in ("2", "", "one", "01"):
+                shell = mock.patch.dict(os.environ, {name: value})
+                with self.subTest(name, value=value), shell, self.assertRaises(MeasurementRefused) as raised:
+                    environment.check_thread_variables(1)
+                self.assertEqual(
+                    str(raised.exception),
+                    f"{name} is {value!r} but this measurement declares blas_threads: 1;"
+                    f" set {name}=1 or unset it",
+                )
+        for shell in ({}, dict.fromkeys(environment.THREAD_VARIABLES, "3")):
+            with mock.patch.dict(os.environ, shell, clear=True):
+                environment.check_thread_variables(3)
+
+    def test_a_process_is_given_its_threads(self) -> None:
+        """The environment of a measuring process sets every thread variable and keeps all others."""
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "7", "HOME": "/somewhere"}, clear=True):
+            given = environment.with_threads(2)
+        self.assertEqual(given, {**dict.fromkeys(environment.THREAD_VARIABLES, "2"), "HOME": "/somewhere"})
+
+    def test_threads_are_those_blas_has(self) -> None:
+        """threadpoolctl's number is what counts: another than declared, or no BLAS to ask, refuses."""
+        openmp = {"user_api": "openmp", "internal_api": "openmp", "version": None, "num_threads": 1}
+        for pools, words in (
+            (
+                [POOL | {"num_threads": 2}],
+                "openblas has 2 threads, declared are 1; set OPENBLAS_NUM_THREADS=1",
+            ),
+            (
+                [POOL | {"num_threads": 1}, openmp | {"num_threads": 4}],
+                "openmp has 4 threads, declared are 1",
+            ),
+            ([openmp], "finds no BLAS in this NumPy"),
+            ([], "finds no BLAS in this NumPy"),
+        ):
+            found = mock.patch("threadpoolctl.threadpool_info", return_value=pools)
+            with self.subTest(words), found, self.assertRaisesRegex(MeasurementRefused, words):
+                environment.check_blas_threads(1)
+        with mock.patch("threadpoolctl.threadpool_info", return_value=[openmp, POOL | {"num_threads": 1}]):
+            self.assertEqual(
+                environment.check_blas_threads(1),
+                {"name": "openblas", "version": "0.3.31", "core": "Zen", "threads": 1},
+            )
+
+
+class PinsTest(unittest.TestCase):
+    """Installed versions against pinned ones."""
+
+    def test_another_version_is_refused(self) -> None:
+        """A package that is missing or of another version is named with both versions and the way out."""
+        pins: dict[str, str] = {
+            name: version for name, version in versions(["numpy", "pandas"]).items() if version
+        }
+        environment.check_pins(pins)
+        for wrong, words in (
+            ({"numpy": "0.1"}, f"numpy {pins['numpy']} installed, pyproject.toml pins 0.1; run uv sync"),
+            ({"no-such-package": "1.0"}, "no-such-package is not installed, pyproject.toml pins 1.0"),
+        ):
+            with self.subTest(words), self.assertRaisesRegex(MeasurementRefused, words):
+                environment.check_pins({**pins, **wrong})
+
+    def test_evidence_is_of_one_platform(self) -> None:
+        """A tests' receipt made with another Python, machine or package version is from elsewhere."""
+        here = platform_and_packages(["numpy"])
+        self.assertFalse(ran_elsewhere({"environment": {**here, "thread_variables": {}}}))
+        for other in ({"python": "3.99"}, {"machine": "abacus"}, {"packages": {"numpy": "0.1"}}):
+            self.assertTrue(ran_elsewhere({"environment": {**here, **other}}), other)
+
+
+class MachineTest(unittest.TestCase):
+    """What a manifest says of the machine."""
+
+    def test_everything_asked_for_is_there(self) -> None:
+        """Each fact of the contract has a key; what this kernel does not show is None, not left out."""
+        with mock.patch.dict(
+            os.environ, {"OMP_NUM_THREADS": "5", "MKL_CBWR": "AVX2", "HOME": "/secret"}, clear=True
+        ):
+            found = environment.machine(["numpy", "no-such-package"])
+        self.assertEqual(found["thread_variables"], {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "5"})
+        self.assertEqual(found["packages"], {**versions(["numpy"]), "no-such-package": None})
+        for key in (
+            "cpu_model",
+            "cores",
+            "affinity",
+            "kernel",
+            "governor",
+            "python",
+            "implementation",
+            "machine",
+        ):
+            self.assertIn(key, found)
+        self.assertTrue(found["cpu_model"])
+
+    def test_a_kernel_without_proc_is_no_error(self) -> None:
+        """Where /proc and /sys are missing, facts are None and nothing is waited for."""
+        with mock.patch.object(environment, "_read", return_value=None):
+            self.assertIsNone(environment.machine([])["governor"])
+            self.assertLess(environment.wait_until_quiet(0.1, patience_s=0.01), 1)
+            with environment.Watch(interval_s=0.001) as watch:
+                pass
+            self.assertIsNone(watch.summary()["others_cpu"])
+            self.assertIsNone(watch.summary()["pressure"])
+
+
+class WatchTest(unittest.TestCase):
+    """What others did while something was measured, under a made-up kernel."""
+
+    def watched(
+        self, looks: list[dict[str, str]], own_s: list[float], *, child: int | None = None
+    ) -> dict[str, Any]:
+        """The summary of a watch that sees these files, a second apart, while this process worked so much."""
+        ended = threading.Event()
+        moments: Iterator[tuple[int, dict[str, str]]] = iter(enumerate(looks))
+        files: dict[str, str] = {}
+        second = 0
+
+        def read(path: str) -> str | None:
+            nonlocal files, second
+            if path == "/proc/stat":
+                second, files = next(moments, (second, {}))
+                if not files:
+                    ended.set()
+            return files.get(path)
+
+        clock = mock.Mock(monotonic=lambda: 50.0 + second)
+        times = mock.patch("os.times", side_effect=lambda: (own_s[second], 0.0, 0.0, 0.0, 0.0))
+        watch = environment.Watch(interval_s=0.001)
+        watch.child = child
+        with (
+            mock.patch.object(environment, "_read", read),
+            mock.patch.object(environment, "time", clock),
+            times,
+            watch,
+        ):
+            self.assertTrue(ended.wait(10))
+        return watch.summary()
+
+    def test_others_are_all_but_us(self) -> None:
+        """Busy time of all cores minus our own, in cores; the median and the largest second are kept."""
+        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.6, 105)]
+        found = self.watched(looks, own_s=[10, 11, 12, 13])
+        self.assertEqual(found["others_cpu"], {"median": 0.5, "max": 1.4})
+        self.assertEqual(found["steal"], {"median": 0.0, "max": 0.0})
+
+    def test_the_living_child_is_us(self) -> None:
+        """What the measuring child uses is not others' work, whatever the child is called."""
+
+        def look(busy: float, child_s: float) -> dict[str, str]:
+            fields = ["S", *["0"] * 10, str(round(child_s * TICKS)), "0", "0", "0", *["0"] * 30]
+            return {"/proc/stat": stat_line(busy, 0), "/proc/77/stat": f"77 (a ) b) {' '.join(fields)}"}
+
+        looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
+        self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cpu"]["median"], 0.25)
+        self.assertEqual(self.watched(looks, own_s=[10, 10, 10])["others_cpu"]["median"], 1.25)
+
+    def test_steal_pressure_and_frequency_are_kept(self) -> None:
+        """Stolen time, the pressure of waiting tasks and the clock of the core are summarised as well."""
+        frequency = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"
+        looks = [
+            {
+                "/proc/stat": stat_line(100 + second, 0.5 * second),
+                "/proc/pressure/cpu": f"some avg10={second}.50 avg60=0.00 total=1\nfull avg10=0.00",
+                frequency: f"{2_000_000 + second}",
+            }
+            for second in (0, 1, 2)
+        ]
+        found = self.watched(looks, own_s=[0, 1, 2])
+        self.assertEqual(found["steal"], {"median": 0.5, "max": 0.5})
+        self.assertEqual(found["pressure"], {"median": 2.0, "max": 2.5})
+        self.assertEqual(found["mhz"], {"median": 2000.0015, "max": 2000.002})
+
+
+class QuietTest(unittest.TestCase):
+    """Waiting for a quiet machine."""
+
+    def waited(self, busy: list[float], patience_s: float) -> float:
+        """Seconds waited for less than 0.5 cores, on a machine that had done this much after each second."""
+        now = 0.0
+
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        def read(_: str) -> str:
+            done = int(now)
+            return stat_line(busy[min(done, len(busy) - 1)], 0)
+
+        clock = mock.Mock(monotonic=lambda: now, sleep=sleep)
+        times = mock.patch("os.times", return_value=(0.0,) * 5)
+        with (
+            mock.patch.object(environment, "time", clock),
+            mock.patch.object(environment, "_read", read),
+            times,
+        ):
+            return environment.wait_until_quiet(0.5, patience_s)
+
+    def test_it_ends_with_the_first_quiet_second(self) -> None:
+        """A quiet machine is waited for one second, a busy one until a second of it is quiet."""
+        self.assertEqual(self.waited([10, 10.2, 15], patience_s=30), 1)
+        self.assertEqual(self.waited([10, 11, 12, 13, 13.1, 20], patience_s=30), 4)
+
+    def test_patience_ends(self) -> None:
+        """A machine that stays busy is waited for as long as the config says, not longer."""
+        self.assertEqual(self.waited([float(second) for second in range(99)], patience_s=3.5), 3.5)
+        self.assertEqual(self.waited([1, 2, 3], patience_s=0), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
