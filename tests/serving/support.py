@@ -9,10 +9,12 @@ from typing import Any
 
 from inference_lab.records.requests import RequestRecord
 from inference_lab.serving.arrival_clock import ArrivalClock
-from inference_lab.serving.client import Client, Target, Timeouts
-from inference_lab.serving.exchange import Attempt, Exchange, Reading
+from inference_lab.serving.client import Client
+from inference_lab.serving.exchange import Attempt, Exchange, read_now
 from inference_lab.serving.reference_server import ReferenceServer
+from inference_lab.serving.response import Timeouts
 from inference_lab.serving.scheduler import EngineSettings
+from inference_lab.serving.target import Target
 
 QUICK = EngineSettings(ttft_ms=2.0, itl_ms=1.0)
 STALL_TIMEOUTS = Timeouts(first_token_s=0.25, between_tokens_s=0.25)
@@ -20,11 +22,8 @@ STALL_TIMEOUTS = Timeouts(first_token_s=0.25, between_tokens_s=0.25)
 
 def record_of(exchange: Exchange, clock: str = "kernel") -> RequestRecord:
     """The record of an exchange that was sent as soon as it was wanted."""
-    reading = Reading()
-    for payload in exchange.payloads:
-        reading.add(payload)
     at_ns = exchange.sent_ns or 0
-    return reading.record(Attempt("r0", 1, at_ns, at_ns, at_ns, exchange), clock=clock)
+    return read_now(Attempt("r0", 1, at_ns, at_ns, at_ns, exchange), clock=clock)
 
 
 def body(**extra: Any) -> bytes:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import InputError, MeasurementRefused
-from inference_lab.serving.client import Target, Timeouts
 from inference_lab.serving.manner import MANNERS
+from inference_lab.serving.response import Timeouts
+from inference_lab.serving.target import Target
 from tests.serving.support import STALL_TIMEOUTS, ask, ask_once, record_of, serving
 
 # manner -> (status, tokens, chunks, a part of the error)
@@ -57,7 +58,7 @@ COMPLETIONS = {
     "fin-before-header": ("connect_error", 0, 0, "closed"),
     "reset-before-header": ("connect_error", 0, 0, "reset"),
 }
-ELSEWHERE = {"reasoning", "exit"}  # chat alone; a server process of its own (test_child)
+ELSEWHERE = {"reasoning", "exit"}  # chat alone; a server process of its own (test_reference_process)
 
 
 def request_truth(path: Path) -> dict[str, Any]:

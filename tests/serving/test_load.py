@@ -17,16 +17,11 @@ from unittest import mock
 
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.records.requests import RequestRecord, read_requests
-from inference_lab.serving.child import reference_server
 from inference_lab.serving.load import exit_code, load
 from inference_lab.serving.load_command import add_arguments, options_from, run
 from inference_lab.serving.progress import Snapshot, describe
 from inference_lab.serving.record_file import PARTIAL, RecordFile
-
-_COMMAND = (
-    "import argparse, sys; from inference_lab.serving.load_command import add_arguments, run;"
-    "parser = argparse.ArgumentParser(); add_arguments(parser); sys.exit(run(parser.parse_args()))"
-)
+from inference_lab.serving.reference_process import reference_server
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -159,7 +154,7 @@ class TestInterrupts(LoadCase):
 
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         """A load in its own process."""
-        command = [sys.executable, "-c", _COMMAND, *self.words(*more)]
+        command = [sys.executable, "-m", "inference_lab.serving.load_command", *self.words(*more)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(process.kill)
         return process

@@ -12,7 +12,8 @@ from unittest import mock
 
 from inference_lab.records.requests import RequestRecord
 from inference_lab.serving.arrival_clock import ArrivalClock
-from inference_lab.serving.client import Client, Target
+from inference_lab.serving.client import Client
+from inference_lab.serving.target import Target
 from tests.serving.support import ask, record_of
 
 _CHUNK = b'data: {"choices":[{"text":"a","finish_reason":%s}]}\n\n'

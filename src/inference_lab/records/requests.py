@@ -6,7 +6,7 @@ are integer ns of one monotonic clock. Derives nothing; knows no server and no m
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,8 @@ class RequestRecord:
 
     def line(self) -> bytes:
         """The record as one line of requests.jsonl, with its line end."""
-        return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
+        values = {name: getattr(self, name) for name in _FIELDS}
+        return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 _FIELDS = tuple(f.name for f in fields(RequestRecord))

@@ -75,6 +75,8 @@ class Channel:
             self._loop.add_writer(self._fd, self._write_more)
 
     def _write(self) -> None:
+        # Stamped before the call: waking the peer may cost this process the core before it returns.
+        sent_ns = monotonic_ns()
         try:
             self._pending = self._pending[self._sock.send(self._pending) :]
         except (BlockingIOError, InterruptedError):
@@ -84,7 +86,7 @@ class Channel:
             return
         if not self._pending and self._sent is not None:
             sent, self._sent = self._sent, None
-            sent(monotonic_ns())
+            sent(sent_ns)
 
     def _write_more(self) -> None:
         self._write()

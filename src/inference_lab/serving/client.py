@@ -1,174 +1,26 @@
 """A streaming client of one OpenAI-compatible server: prepared bytes in, exchanges out.
 
-Connections are opened before they are needed and used again while the server keeps them. Nothing is
-parsed as JSON while a stream runs, except to learn whether a time-out is due to a missing first token.
+Connections are opened before they are needed and used again while the server keeps them.
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import ssl
 from collections import deque
-from dataclasses import dataclass
 from time import monotonic_ns
 from typing import Any
-from urllib.parse import urlsplit
 
-import httptools
-
-from inference_lab.errors import InputError, MeasurementRefused
+from inference_lab.errors import MeasurementRefused
 from inference_lab.serving.arrival_clock import ArrivalClock
 from inference_lab.serving.channel import Channel, TlsChannel, connect
-from inference_lab.serving.exchange import DONE, Exchange, Reading, error_text
-from inference_lab.serving.sse import EventScanner
+from inference_lab.serving.exchange import Exchange, error_text
+from inference_lab.serving.response import Response, Timeouts
+from inference_lab.serving.target import Target
 
 _IDLE_NS = 3_000_000_000  # servers close idle connections after 5 s or more: do not race with them
-_DONE_GRACE_NS = 250_000_000  # after [DONE] the message should end; a server that waits is not waited for
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long to wait, in seconds: for a connection, and, from sending on, for what a stream owes."""
-
-    connect_s: float = 10.0
-    first_token_s: float = 300.0
-    between_tokens_s: float = 60.0
-    total_s: float = 1800.0
-
-    def __post_init__(self) -> None:
-        for name in ("connect_s", "first_token_s", "between_tokens_s", "total_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"time-out {name} is {getattr(self, name)}, must be positive")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where the server is, read from a base URL such as http://127.0.0.1:8000/v1."""
-
-    scheme: str
-    host: str
-    port: int
-    prefix: str
-
-    @classmethod
-    def parse(cls, base_url: str) -> "Target":
-        """The target of a base URL; raises InputError naming what is wrong with it."""
-        try:
-            url = urlsplit(base_url)
-            port = url.port or (443 if url.scheme == "https" else 80)
-        except ValueError as error:
-            raise InputError(f"base URL {base_url!r}: {error}") from None
-        if url.username or url.password:
-            raise InputError("base URL holds a user or password; records would keep it: use a key")
-        if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
-            raise InputError(f"base URL {base_url!r}: must be like http://127.0.0.1:8000/v1")
-        return cls(url.scheme, url.hostname, port, url.path.rstrip("/"))
-
-    def request(
-        self, method: str, path: str, body: bytes = b"", *, request_id: str = "", key: str | None = None
-    ) -> bytes:
-        """The whole HTTP request as bytes."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        lines = [f"{method} {self.prefix}{path} HTTP/1.1", f"Host: {host}:{self.port}"]
-        lines += ["Accept: text/event-stream, application/json", f"Content-Length: {len(body)}"]
-        lines += ["Content-Type: application/json"] if body else []
-        lines += [f"X-Request-Id: {request_id}"] if request_id else []
-        lines += [f"Authorization: Bearer {key}"] if key else []
-        return "\r\n".join([*lines, "", ""]).encode() + body
-
-
-class _Response:
-    """Feeds one HTTP response into an exchange, and says when it is over."""
-
-    __slots__ = (
-        "_done_ns",
-        "_is_over",
-        "_keep_body_bytes",
-        "_parser",
-        "_peeked",
-        "_peeking",
-        "_scanner",
-        "exchange",
-        "finished",
-        "reusable",
-    )
-
-    def __init__(self, exchange: Exchange, keep_body_bytes: int) -> None:
-        self.exchange = exchange
-        self._keep_body_bytes = keep_body_bytes
-        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.reusable = False
-        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
-        self._scanner = EventScanner()
-        exchange.payloads = self._scanner.payloads
-        self._is_over = False
-        self._done_ns: int | None = None
-        self._peeking = Reading()
-        self._peeked = 0
-
-    def on_headers_complete(self) -> None:
-        if self._parser is not None and (status := self._parser.get_status_code()) >= 200:
-            self.exchange.http_status = status
-
-    def on_body(self, body: bytes) -> None:
-        """Called by the parser with a piece of the body, chunk sizes removed."""
-        exchange = self.exchange
-        if exchange.http_status == 200:
-            self._scanner.feed(body)
-            if exchange.payloads:
-                return
-        if len(exchange.body_start) < self._keep_body_bytes:
-            exchange.body_start += body[: self._keep_body_bytes]
-
-    def on_message_complete(self) -> None:
-        if self._parser is not None and self.exchange.http_status is not None:
-            self._is_over = True
-            self.reusable = self._parser.should_keep_alive()
-
-    def receive(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
-        """Take the bytes of one read."""
-        if self._parser is None:
-            self.reusable = False
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            self.exchange.stamp(at_ns, lag_ns)
-            self.finish("broken", at_ns, f"not HTTP: {error}")
-            return
-        self.exchange.stamp(at_ns, lag_ns)
-        if self._is_over:
-            self.finish("complete", at_ns)
-        elif self._done_ns is None and self.exchange.payloads[-1:] == [DONE]:
-            self._done_ns = at_ns
-
-    def finish(self, ended: str, at_ns: int, detail: str | None = None) -> None:
-        """The exchange is over: nothing more will be read into it."""
-        self.exchange.end(ended, at_ns, detail)
-        self._parser = None  # it refers to this object: no cycle is left for the collector
-        if not self.finished.done():
-            self.finished.set_result(None)
-
-    def expire(self, now_ns: int, timeouts: Timeouts) -> None:
-        """End the exchange if it owes something for too long."""
-        exchange = self.exchange
-        if self._done_ns is not None:
-            if now_ns - self._done_ns > _DONE_GRACE_NS:
-                self.finish("complete", self._done_ns)
-            return
-        if exchange.sent_ns is None:
-            return
-        while not self._peeking.saw_token and self._peeked < len(exchange.payloads):
-            self._peeking.add(exchange.payloads[self._peeked])
-            self._peeked += 1
-        if now_ns - exchange.sent_ns > timeouts.total_s * 1e9:
-            self.finish("timeout", now_ns, f"not over {timeouts.total_s:g} s after it was sent")
-        elif self._peeking.saw_token:
-            if now_ns - exchange.stamps_ns[-1] > timeouts.between_tokens_s * 1e9:
-                self.finish("timeout", now_ns, f"no token for {timeouts.between_tokens_s:g} s")
-        elif now_ns - exchange.sent_ns > timeouts.first_token_s * 1e9:
-            self.finish("timeout", now_ns, f"no first token after {timeouts.first_token_s:g} s")
 
 
 class _Connection:
@@ -176,7 +28,7 @@ class _Connection:
 
     def __init__(self) -> None:
         self.channel: Channel | TlsChannel | None = None
-        self.response: _Response | None = None
+        self.response: Response | None = None
         self.is_open = True
         self.idle_since_ns: int | None = None
 
@@ -193,7 +45,7 @@ class _Connection:
         if self.response is not None:
             self.response.finish("closed", monotonic_ns(), f"connection lost ({reason})")
 
-    def start(self, request: bytes, response: _Response) -> None:
+    def start(self, request: bytes, response: Response) -> None:
         """Send a request whose answer goes to `response`."""
         self.response = response
 
@@ -239,7 +91,7 @@ class Client:
         self._tls = ssl.create_default_context() if target.scheme == "https" else None
         self._addresses: list[tuple[socket.AddressFamily, Any]] = []
         self._ready: deque[_Connection] = deque()
-        self._live: set[_Response] = set()
+        self._live: set[Response] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
 
@@ -248,12 +100,14 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
         for task in self._opening:
             task.cancel()
         for connection in self._ready:
             connection.close()
+        if self._watch is not None:
+            self._watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watch
 
     @property
     def clock_name(self) -> str:
@@ -330,7 +184,7 @@ class Client:
         """Send prepared bytes and return what became of them; a cancelled exchange is returned, too."""
         exchange = Exchange()
         connection: _Connection | None = None
-        response: _Response | None = None
+        response: Response | None = None
         try:
             while self._ready and connection is None:
                 connection = self._ready.pop()
@@ -338,7 +192,7 @@ class Client:
                     connection.close()
                     connection = None
             connection = connection or await self._open()
-            response = _Response(exchange, keep_body_bytes)
+            response = Response(exchange, keep_body_bytes)
             self._live.add(response)
             connection.start(request, response)
             await response.finished
@@ -358,7 +212,7 @@ class Client:
                 self._give_back(connection, response)
         return exchange
 
-    def _give_back(self, connection: _Connection, response: _Response | None) -> None:
+    def _give_back(self, connection: _Connection, response: Response | None) -> None:
         connection.response = None
         if connection.is_open and response is not None and response.reusable:
             connection.idle_since_ns = monotonic_ns()

@@ -225,6 +225,14 @@ class Reading:
         return "truncated", f"{what} before a finish_reason" if self._events else f"{what}: no event"
 
 
+def read_now(attempt: Attempt, *, clock: str) -> RequestRecord:
+    """The record of an attempt, all its payloads read at once."""
+    reading = Reading()
+    for payload in attempt.exchange.payloads:
+        reading.add(payload)
+    return reading.record(attempt, clock=clock)
+
+
 def _share(chunks: Sequence[_Chunk], total: int) -> None:
     """Make the chunks' tokens sum to `total`, which the server said of them together.
 

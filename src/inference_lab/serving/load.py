@@ -22,13 +22,15 @@ from typing import Any
 from inference_lab.errors import InputError, RecordError
 from inference_lab.serving.alarm import Alarm
 from inference_lab.serving.arrival_clock import ArrivalClock
-from inference_lab.serving.client import Client, Target, Timeouts
+from inference_lab.serving.client import Client
 from inference_lab.serving.driver import Driver
 from inference_lab.serving.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.serving.exchange import Attempt, Reading
 from inference_lab.serving.progress import Snapshot, show_progress
 from inference_lab.serving.record_file import RecordFile
+from inference_lab.serving.response import Timeouts
 from inference_lab.serving.schedule import Schedule
+from inference_lab.serving.target import Target
 from inference_lab.serving.workload import Workload
 
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}

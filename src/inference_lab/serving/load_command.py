@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from inference_lab.errors import InputError
-from inference_lab.serving.client import Timeouts
+from inference_lab.errors import InputError, LabError
+from inference_lab.records.locks import die_with_parent
 from inference_lab.serving.load import PATHS, LoadOptions, load
+from inference_lab.serving.response import Timeouts
 from inference_lab.serving.schedule import Schedule
 from inference_lab.serving.workload import Length, Workload
 
@@ -24,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--requests", type=int, help="stop after that many")
     add("--duration", type=float, metavar="S", help="stop starting requests after that time")
     add("--concurrency", type=int, metavar="N", help="requests in flight at most; alone: closed loop")
-    add("--rate", type=float, metavar="R", help="open loop: requests per second, else --burst")
+    add("--rate", type=float, metavar="R", help="open loop: requests per second, equally spaced")
     add("--poisson", action="store_true", help="with --rate: exponential gaps instead of equal ones")
     add("--burst", action="store_true", help="all requests arrive at once and wait at --concurrency")
-    add("--input-tokens", type=Length.parse, default=Length(64, 64), metavar="N|LOW:HIGH")
-    add("--output-tokens", type=Length.parse, default=Length(64, 64), metavar="N|LOW:HIGH")
+    add("--input-tokens", type=_length, default=Length(64, 64), metavar="N|LOW:HIGH")
+    add("--output-tokens", type=_length, default=Length(64, 64), metavar="N|LOW:HIGH")
     add("--prompt", default="text", choices=("text", "ids"), help="ids: lengths are exact")
     add("--vocab-size", type=int, default=512, help="token ids are drawn below it")
     add("--prefix-groups", type=int, default=0, metavar="G", help="groups that share a prefix")
@@ -46,15 +48,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--total-timeout", type=float, default=limits.total_s, metavar="S")
     add("--max-failure-share", type=float, default=0.0, help="above it the exit code is 1")
     add("--name", default="r", help="begins every request id")
+    add("--die-with-parent", action="store_true", help="live no longer than who started it")
+
+
+def _length(text: str) -> Length:
+    try:
+        return Length.parse(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise InputError(f"--extra-body {text!r}: not JSON ({error})") from None
+        raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise InputError(f"--extra-body {text!r}: must be a JSON object")
+        raise argparse.ArgumentTypeError("must be a JSON object")
     return value
 
 
@@ -101,6 +111,8 @@ def options_from(args: argparse.Namespace) -> LoadOptions:
 
 def run(args: argparse.Namespace) -> int:
     """Run the load, print how it went, and return the exit code."""
+    if args.die_with_parent:
+        die_with_parent()
     try:
         result = load(options_from(args), args.output, resume=args.resume, show=True)
     except KeyboardInterrupt:  # before the load could catch it: nothing was sent
@@ -109,3 +121,18 @@ def run(args: argparse.Namespace) -> int:
         print(f"{status:>14} {count}")
     print(f"recorded in {result.requests_path}")
     return result.exit_code
+
+
+def main() -> int:
+    """The exit code of `python -m inference_lab.serving.load_command`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args())
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

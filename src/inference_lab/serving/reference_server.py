@@ -148,7 +148,7 @@ class _Peer:
         self._url = self._body = b""
         self.received_ns = self._at_ns
         method = self._parser.get_method()
-        if method == b"POST" and path.endswith("/completions"):
+        if method == b"POST" and path in ("/v1/completions", "/v1/chat/completions"):
             self._begin(path, body)
         elif method == b"GET" and (answer := self._server.page(path)) is not None:
             self.send(http_response(200, *answer))
@@ -256,7 +256,7 @@ class ReferenceServer:
         self.clock.enable(self._listener)  # accepted sockets inherit it
         self._alarm = Alarm()
         if self._truth_path is not None:
-            self._truth = self._truth_path.open("wb")
+            self._truth = self._truth_path.open("xb")
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
         engine = run_engine(
             self._scheduler,
@@ -308,20 +308,9 @@ class ReferenceServer:
         self._totals["request_success"] += truth["ended"] == "whole"
         self._write(truth)
 
-    def _on_step(self, step: Step) -> None:
-        self._totals["generation_tokens"] += len(step.batch)
-        self._write(
-            {
-                "kind": "step",
-                "step": step.number,
-                "started_ns": step.started_ns,
-                "ended_ns": monotonic_ns(),
-                "batch": len(step.batch),
-                "prefill_tokens": step.prefill_tokens,
-                "decode_tokens": step.decode_tokens,
-                "waiting": step.waiting,
-            }
-        )
+    def _on_step(self, step: Step, tokens: int) -> None:
+        self._totals["generation_tokens"] += tokens
+        self._write({"kind": "step", **step.row(monotonic_ns())})
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._truth is not None:

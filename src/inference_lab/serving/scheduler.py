@@ -67,6 +67,18 @@ class Step:
     decode_tokens: int
     waiting: int
 
+    def row(self, ended_ns: int) -> dict[str, int]:
+        """The step as it is recorded: how many were in it, not which."""
+        return {
+            "step": self.number,
+            "started_ns": self.started_ns,
+            "ended_ns": ended_ns,
+            "batch": len(self.batch),
+            "prefill_tokens": self.prefill_tokens,
+            "decode_tokens": self.decode_tokens,
+            "waiting": self.waiting,
+        }
+
 
 @dataclass(slots=True)
 class Scheduler:
@@ -142,10 +154,11 @@ async def run_engine(
     has_work: Callable[[], Awaitable[object]],
     now_ns: Callable[[], int],
     sleep_until: Callable[[int], Awaitable[None]],
-    on_step: Callable[[Step], None],
+    on_step: Callable[[Step, int], None],
 ) -> None:
     """Step for ever: the loop that both fronts (HTTP and in-process) share.
 
+    `on_step` is told each step that ended and how many tokens it emitted.
     A step that follows another starts when that one was due to end, so lateness does not add up; an
     engine that is late by more than a step starts anew from now.
     """
@@ -157,7 +170,6 @@ async def run_engine(
             starts_ns = now_ns()
             continue
         await sleep_until(step.ends_ns)
-        scheduler.finish_step(step)
-        on_step(step)
+        on_step(step, scheduler.finish_step(step))
         late = now_ns() - step.ends_ns > step.ends_ns - step.started_ns
         starts_ns = now_ns() if late else step.ends_ns

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from inference_lab.errors import LabError, MeasurementRefused
-from inference_lab.serving.child import die_with_parent
+from inference_lab.records.locks import die_with_parent
 from inference_lab.serving.event_loop import run_in_event_loop
 from inference_lab.serving.manner import MANNERS
 from inference_lab.serving.reference_server import ReferenceServer
@@ -32,13 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--manner", default="good", choices=MANNERS, help="how streams are written, faults included")
     add("--truth", type=Path, help="file for receipts, token writes and steps, one JSON line each")
     add("--cpu", type=int, help="run on this core alone")
-    add("--parent-pid", type=int, help="die with this process, which must be the parent")
+    add("--die-with-parent", action="store_true", help="live no longer than who started it")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
-    if args.parent_pid is not None:
-        die_with_parent(args.parent_pid)
+    if args.die_with_parent:
+        die_with_parent()
     if args.cpu is not None:
         os.sched_setaffinity(0, {args.cpu})
     settings = EngineSettings(
@@ -81,9 +81,7 @@ def serve_reference(
     try:
         return run_in_event_loop(serve)
     except OSError as error:
-        raise MeasurementRefused(
-            f"cannot serve on {host}:{port}: {error.strerror}; choose another --port"
-        ) from None
+        raise MeasurementRefused(f"cannot serve on {host}:{port}: {error}; choose another") from None
 
 
 def main() -> int:

@@ -73,7 +73,7 @@ class InProcessServer:
                 has_work=self._has_work,
                 now_ns=now_ns,
                 sleep_until=sleep_until,
-                on_step=self.steps.append,
+                on_step=lambda step, _: self.steps.append(step),
             )
         )
         return self

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,16 +10,16 @@ import unittest
 from pathlib import Path
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.serving.child import die_with_parent, reference_server
+from inference_lab.serving.reference_process import reference_server
 from tests.serving.support import ask, record_of, serving
 
 _PARENT = (
-    "import os, sys, time; from inference_lab.serving.child import reference_server\n"
+    "import os, sys, time; from inference_lab.serving.reference_process import reference_server\n"
     "with reference_server(['--truth', sys.argv[1]]) as url: print(url, flush=True); time.sleep(60)"
 )
 
 
-class TestChild(unittest.TestCase):
+class TestReferenceProcess(unittest.TestCase):
     """The life of the process."""
 
     def test_truth_is_whole_after_the_end(self) -> None:
@@ -60,11 +59,6 @@ class TestChild(unittest.TestCase):
             while asyncio.run(status()) != "connect_error":
                 self.assertLess(time.monotonic(), give_up, "the server lives on")
 
-    def test_a_parent_that_is_gone(self) -> None:
-        """A process whose parent is another one than it was told refuses to go on."""
-        with self.assertRaisesRegex(MeasurementRefused, "parent process 1 has ended"):
-            die_with_parent(1 if os.getppid() != 1 else 2)
-
     def test_a_server_that_dies(self) -> None:
         """Mid-stream that is a truncated answer with its tokens; afterwards nothing connects."""
         with reference_server(["--manner", "exit", "--itl-ms", "1", "--ttft-ms", "1"]) as url:
@@ -84,6 +78,6 @@ class TestChild(unittest.TestCase):
             command = [sys.executable, "-m", "inference_lab.serving.serve_reference", "--port", port]
             ended = subprocess.run(command, capture_output=True, timeout=20, check=False)
         self.assertEqual(ended.returncode, 2)
-        self.assertIn(f"cannot serve on 127.0.0.1:{port}: Address already in use", ended.stderr.decode())
+        self.assertIn(f"cannot serve on 127.0.0.1:{port}", ended.stderr.decode())
         with self.assertRaises(MeasurementRefused), reference_server(["--itl-ms", "0"]):
             pass

@@ -1,0 +1,151 @@
+"""Who decides the batch: the client's concurrency or the server's scheduler? Recorded from both sides.
+
+A client lets `concurrency` of its requests out at once; a server puts at most `max_num_seqs` into a step.
+Each setup runs in the simulation, in virtual time, and then over HTTP with the server in its own process.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inference_lab.errors import ConfigError
+from inference_lab.experiments.served import csv_text, serve_and_load, words
+from inference_lab.records.record import Measurement
+from inference_lab.serving.driver import Driver
+from inference_lab.serving.exchange import Attempt, read_now
+from inference_lab.serving.schedule import Schedule
+from inference_lab.serving.scheduler import EngineSettings, Step
+from inference_lab.serving.simulation import InProcessServer, now_ns, run_in_virtual_time, sleep_until
+from inference_lab.serving.workload import Length, Workload
+
+STEP_COLUMNS = (
+    "transport",
+    "setup",
+    "step",
+    "started_ns",
+    "ended_ns",
+    "batch",
+    "prefill_tokens",
+    "decode_tokens",
+    "waiting",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How many clients, how many requests each lets out at once, how many the server batches."""
+
+    clients: int
+    concurrency: int
+    max_num_seqs: int
+
+
+SETUPS = {
+    "gate_4_batch_2": Setup(clients=1, concurrency=4, max_num_seqs=2),
+    "gate_2_batch_4": Setup(clients=1, concurrency=2, max_num_seqs=4),
+    "two_gates_4_batch_8": Setup(clients=2, concurrency=4, max_num_seqs=8),
+}
+
+
+def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+    """requests.jsonl and steps.csv of every setup; request ids begin with transport/setup/client/.
+
+    Times of the simulation are virtual and start at 0 in each setup; those of HTTP are monotonic.
+    """
+    (axis, names), fixed = next(iter(section["vary"].items())), section["fixed"]
+    if axis != "setup" or set(names) - set(SETUPS):
+        raise ConfigError(f"p2 varies setup over {', '.join(SETUPS)}; the section says {section['vary']}")
+    requests: list[str] = []
+    steps: list[dict[str, Any]] = []
+    sessions: dict[str, Any] = {}
+    for done, name in enumerate(names):
+        lines, simulated = simulate(name, fixed)
+        requests += lines
+        steps += [{"transport": "simulation", "setup": name, **step.row(step.ends_ns)} for step in simulated]
+        served = serve_and_load(_server(SETUPS[name], fixed), _clients(name, fixed))
+        requests += served.requests
+        steps += [{"transport": "http", "setup": name, **step} for step in served.lines("step")]
+        sessions[name] = served.sessions
+        progress(done + 1, len(names))
+    files = {
+        "requests.jsonl": "".join(f"{line}\n" for line in requests),
+        "steps.csv": csv_text(STEP_COLUMNS, steps),
+    }
+    rows = {"requests.jsonl": len(requests), "steps.csv": len(steps)}
+    return Measurement("serving", files, rows, {"oracle": [], "sessions": sessions}, {})
+
+
+def simulate(name: str, fixed: Mapping[str, Any]) -> tuple[list[str], list[Step]]:
+    """The lines of requests.jsonl and the steps of one setup in virtual time: always the same."""
+    setup = SETUPS[name]
+    attempts: list[Attempt] = []
+
+    async def run() -> list[Step]:
+        async with InProcessServer(_engine(setup, fixed)) as server:
+            clients = [
+                Driver(
+                    Schedule("burst", fixed["requests"]),
+                    _InProcess(server, _workload(fixed)),
+                    concurrency=setup.concurrency,
+                    deliver=attempts.append,
+                    now_ns=now_ns,
+                    sleep_until=sleep_until,
+                    name=_prefix("simulation", name, client),
+                )
+                for client in range(setup.clients)
+            ]
+            await asyncio.gather(*(client.run() for client in clients))
+            return server.steps
+
+    steps = run_in_virtual_time(run)
+    return [read_now(attempt, clock="user").line().decode().strip() for attempt in attempts], steps
+
+
+class _InProcess:
+    """Requests of a workload to the in-process server."""
+
+    def __init__(self, server: InProcessServer, workload: Workload) -> None:
+        self.send: Callable[[bytes], Any] = server.send
+        self._workload = workload
+
+    def prepare(self, index: int, request_id: str) -> bytes:
+        """The request's body."""
+        return self._workload.body(index)
+
+
+def _prefix(transport: str, name: str, client: int) -> str:
+    return f"{transport}/{name}/{client}/"
+
+
+def _engine(setup: Setup, fixed: Mapping[str, Any]) -> EngineSettings:
+    return EngineSettings(
+        max_num_seqs=setup.max_num_seqs, ttft_ms=fixed["ttft_ms"], itl_ms=fixed["itl_ms"], seed=fixed["seed"]
+    )
+
+
+def _workload(fixed: Mapping[str, Any]) -> Workload:
+    return Workload(
+        "reference",
+        prompt="ids",
+        input_tokens=Length(fixed["input_tokens"], fixed["input_tokens"]),
+        output_tokens=Length(fixed["output_tokens"], fixed["output_tokens"]),
+        seed=fixed["seed"],
+    )
+
+
+def _server(setup: Setup, fixed: Mapping[str, Any]) -> list[str]:
+    return words(
+        max_num_seqs=setup.max_num_seqs, **{name: fixed[name] for name in ("ttft_ms", "itl_ms", "seed")}
+    )
+
+
+def _clients(name: str, fixed: Mapping[str, Any]) -> list[list[str]]:
+    """Every request at once, held back by the client's gate alone."""
+    common = {key: fixed[key] for key in ("requests", "input_tokens", "output_tokens", "seed")}
+    setup = SETUPS[name]
+    return [
+        words(burst=True, prompt="ids", concurrency=setup.concurrency, name=_prefix("http", name, client))
+        + words(**common)
+        for client in range(setup.clients)
+    ]

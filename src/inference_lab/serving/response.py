@@ -1,0 +1,127 @@
+"""One HTTP response on its way into an exchange, and how long it may take.
+
+Nothing is parsed as JSON while a stream runs, except to learn whether its first token has come.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from time import monotonic_ns
+
+import httptools
+
+from inference_lab.errors import InputError
+from inference_lab.serving.exchange import DONE, Exchange, Reading
+from inference_lab.serving.sse import EventScanner
+
+_DONE_GRACE_NS = 250_000_000  # after [DONE] the message should end; a server that waits is not waited for
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait, in seconds: for a connection, and, from sending on, for what a stream owes."""
+
+    connect_s: float = 10.0
+    first_token_s: float = 300.0
+    between_tokens_s: float = 60.0
+    total_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "first_token_s", "between_tokens_s", "total_s"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"time-out {name} is {getattr(self, name)}, must be positive")
+
+
+class Response:
+    """Feeds one HTTP response into an exchange, and says when it is over."""
+
+    __slots__ = (
+        "_done_ns",
+        "_is_over",
+        "_keep_body_bytes",
+        "_parser",
+        "_peeked",
+        "_peeking",
+        "_scanner",
+        "_started_ns",
+        "exchange",
+        "finished",
+        "reusable",
+    )
+
+    def __init__(self, exchange: Exchange, keep_body_bytes: int) -> None:
+        self.exchange = exchange
+        self._keep_body_bytes = keep_body_bytes
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reusable = False
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._scanner = EventScanner()
+        exchange.payloads = self._scanner.payloads
+        self._is_over = False
+        self._started_ns = monotonic_ns()
+        self._done_ns: int | None = None
+        self._peeking = Reading()
+        self._peeked = 0
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser when the header is whole."""
+        if self._parser is not None and (status := self._parser.get_status_code()) >= 200:
+            self.exchange.http_status = status
+
+    def on_body(self, body: bytes) -> None:
+        """Called by the parser with a piece of the body, chunk sizes removed."""
+        exchange = self.exchange
+        if exchange.http_status == 200:
+            self._scanner.feed(body)
+            if exchange.payloads:
+                return
+        if len(exchange.body_start) < self._keep_body_bytes:
+            exchange.body_start += body[: self._keep_body_bytes]
+
+    def on_message_complete(self) -> None:
+        """Called by the parser when the body has ended as its framing says."""
+        if self._parser is not None and self.exchange.http_status is not None:
+            self._is_over = True
+            self.reusable = self._parser.should_keep_alive()
+
+    def receive(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
+        """Take the bytes of one read."""
+        if self._parser is None:
+            self.reusable = False
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.exchange.stamp(at_ns, lag_ns)
+            self.finish("broken", at_ns, f"not HTTP: {error}")
+            return
+        self.exchange.stamp(at_ns, lag_ns)
+        if self._is_over:
+            self.finish("complete", at_ns)
+        elif self._done_ns is None and self.exchange.payloads[-1:] == [DONE]:
+            self._done_ns = at_ns
+
+    def finish(self, ended: str, at_ns: int, detail: str | None = None) -> None:
+        """The exchange is over: nothing more will be read into it."""
+        self.exchange.end(ended, at_ns, detail)
+        self._parser = None  # it refers to this object: no cycle is left for the collector
+        if not self.finished.done():
+            self.finished.set_result(None)
+
+    def expire(self, now_ns: int, timeouts: Timeouts) -> None:
+        """End the exchange if it owes something for too long."""
+        exchange = self.exchange
+        if self._done_ns is not None:
+            if now_ns - self._done_ns > _DONE_GRACE_NS:
+                self.finish("complete", self._done_ns)
+            return
+        sent_ns = exchange.sent_ns or self._started_ns  # a server that takes no request owes one, too
+        while not self._peeking.saw_token and self._peeked < len(exchange.payloads):
+            self._peeking.add(exchange.payloads[self._peeked])
+            self._peeked += 1
+        if now_ns - sent_ns > timeouts.total_s * 1e9:
+            self.finish("timeout", now_ns, f"not over {timeouts.total_s:g} s after it was sent")
+        elif self._peeking.saw_token:
+            if now_ns - exchange.stamps_ns[-1] > timeouts.between_tokens_s * 1e9:
+                self.finish("timeout", now_ns, f"no token for {timeouts.between_tokens_s:g} s")
+        elif now_ns - sent_ns > timeouts.first_token_s * 1e9:
+            self.finish("timeout", now_ns, f"no first token after {timeouts.first_token_s:g} s")

@@ -1,0 +1,61 @@
+"""The calibration experiment records both sides of every request."""
+
+import json
+import unittest
+from typing import Any
+
+from inference_lab.errors import ConfigError, MeasurementRefused
+from inference_lab.experiments import calibration
+from inference_lab.experiments.served import serve_and_load, words
+
+FIXED = {
+    "requests_per_stream": 2,
+    "input_tokens": 4,
+    "output_tokens": 3,
+    "ttft_ms": 4,
+    "itl_ms": 2,
+    "seed": 42,
+}
+
+
+class TestCalibration(unittest.TestCase):
+    """Clients beside the truth."""
+
+    def test_both_sides(self) -> None:
+        """Every token a client saw is one the server wrote, before, under the same request id."""
+        section: dict[str, Any] = {
+            "vary": {"streams": [3]},
+            "fixed": FIXED,
+            "paths": ["kernel"],
+            "rounds": 1,
+        }
+        done: list[tuple[int, int]] = []
+        found = calibration.measure(section, lambda *now: done.append(now))
+        self.assertEqual(done, [(1, 1)])
+        seen = {
+            line["request_id"]: line for line in map(json.loads, found.files["requests.jsonl"].splitlines())
+        }
+        written = {
+            line["request_id"]: line for line in map(json.loads, found.files["truth.jsonl"].splitlines())
+        }
+        self.assertEqual(set(seen), set(written))
+        self.assertEqual(len(seen), 6)
+        for request_id, record in seen.items():
+            self.assertEqual(record["clock"], request_id.partition("/")[0])
+            times = [record["first_token_ns"], *record["token_times_ns"]]
+            truth = written[request_id]["token_ns"]
+            for at_ns, written_ns in zip(times, truth, strict=True):
+                self.assertGreater(at_ns, written_ns - 50_000)  # smaller steps of the wall clock go unseen
+        self.assertEqual([session["streams"] for session in found.facts["sessions"]], [3])
+
+    def test_what_cannot_be_varied(self) -> None:
+        """Another axis or an unknown path is refused."""
+        for vary, paths in (({"batch_size": [1]}, ["kernel"]), ({"streams": [1]}, ["wall"])):
+            with self.assertRaisesRegex(ConfigError, "calibration varies streams"):
+                calibration.measure({"vary": vary, "fixed": FIXED, "paths": paths, "rounds": 1}, print)
+
+    def test_a_failed_client_records_nothing(self) -> None:
+        """When a request fails there is no record to believe."""
+        client = words(concurrency=1, requests=1, extra_body='{"manner": "fin"}')
+        with self.assertRaisesRegex(MeasurementRefused, r"exit codes \[1\]"):
+            serve_and_load(words(ttft_ms=2, itl_ms=1), [client])
