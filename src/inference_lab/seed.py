@@ -10,7 +10,7 @@ from inference_lab import cli, stages
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records import chain, store
 from inference_lab.records.files import sha256_file, write_file
-from inference_lab.records.raw import CONTROLS, Sample, read_samples
+from inference_lab.records.raw import CELL_COLUMNS, CONTROLS, Sample, read_samples
 from inference_lab.records.record import Record
 
 _PROTOCOL: dict[str, Any] = {
@@ -111,12 +111,23 @@ def _record(raw: Path) -> Record:
 
 
 def bare_record(raw: Path, samples: Sequence[Sample]) -> Record:
-    """A record of rows alone: conditions as given, machine unknown."""
+    """A record of rows alone: conditions as given, machine unknown.
+
+    Raises RecordError when the rows mix more conditions than one axis.
+    """
     first = samples[0]
     axis = next(
         (name for name in ("batch_size", "sequence_length") if len({getattr(s, name) for s in samples}) > 1),
         "batch_size",
     )
+    for line, sample in enumerate(samples, start=2):
+        for name in CELL_COLUMNS:
+            here, there = getattr(sample, name), getattr(first, name)
+            if name not in ("path", axis) and here != there:
+                raise RecordError(
+                    f"{raw} line {line}: {name} is {here}, line 2 has {there}, and {axis} may vary alone;"
+                    " give the rows of one scan"
+                )
     fixed = {name: getattr(first, name) for name in ("sequence_length", "d_model", "dtype") if name != axis}
     paths = list(dict.fromkeys(sample.path for sample in samples))
     conditions = {

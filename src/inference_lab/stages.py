@@ -93,6 +93,7 @@ def measure(
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
     environment.check_pins(pins)
+    store.check_writable(manifest_path.parent)
     tests = check_tests() if in_pipeline else _tests_if_current()
     prediction = _prediction(step.experiment, required=in_pipeline)
     module = stage_module(step.modules[0])

@@ -74,6 +74,15 @@ def load_record(manifest_path: Path) -> Record:
     return Record(manifest["experiment"], manifest, samples, others, rows)
 
 
+def check_writable(folder: Path) -> None:
+    """Raises RecordError when nothing can be put into this folder: better before measuring than after."""
+    nearest = next(at for at in (folder, *folder.absolute().parents) if at.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise RecordError(
+            f"{folder}: cannot be written ({nearest} is no folder of yours); name another place"
+        )
+
+
 def replace_record(
     manifest_path: Path, files: Mapping[str, str], rows: Mapping[str, int], manifest: Mapping[str, Any]
 ) -> Path | None:
