@@ -336,18 +336,28 @@ class Chain:
         earlier = {"summary": "measure", "figure": "summary", "analysis": "summary", "article": "analysis"}
         return [self.step(earlier[step.stage], step.experiment)] if step.stage in earlier else []
 
+    def waits_to_be_asked(self, experiment: str) -> str:
+        """What to tell about a manual experiment that nobody measured or asks for now; "" for any other."""
+        step = self.step("measure", experiment)
+        if not self.manual(experiment) or self._asked_by_hand(step) or Path(step.receipt).exists():
+            return ""
+        return (
+            f"{experiment} is measured by hand and has no record yet;"
+            f" measure it with -R {step.receipt} -- {step.receipt}"
+        )
+
+    def _asked_by_hand(self, step: Step) -> bool:
+        return Asked(self.asked.names).forces(step, "measure_manual")
+
     def _why_measure(self, step: Step) -> list[str]:
         manifest = Path(step.receipt)
         if self.manual(step.experiment):
-            if Asked(self.asked.names).forces(step, "measure_manual"):
+            if self._asked_by_hand(step):
                 return ["asked for"]
-            if manifest.exists():
-                check_outputs(manifest, read_receipt(manifest))
-                return []
-            raise ConfigError(
-                f"{step.experiment} is measured by hand and has no record yet;"
-                f" measure it with -R {step.receipt} -- {step.receipt}"
-            )
+            if words := self.waits_to_be_asked(step.experiment):
+                raise ConfigError(words)
+            check_outputs(manifest, read_receipt(manifest))
+            return []
         if self.asked.forces(step, "measure"):
             return ["asked for"]
         return self.stale_record(step)
