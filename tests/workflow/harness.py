@@ -1,0 +1,404 @@
+"""Throwaway checkouts of a toy laboratory, and what a run in one of them did.
+
+    with checkout() as lab:                        a copy of one prepared checkout, everything current
+        lab.edit("config.yaml", "seed: 1", "seed: 5")
+        run = lab.snakemake("all")
+        run.made                                   {"measure t1", "summarize t1", ...}: what was made anew
+
+The prepared checkout is this repository's Snakefile, rules, profile and package, with the experiments,
+analysis and figures of tests/workflow/toy/ in place of the real ones. It is made once a process.
+"""
+
+import contextlib
+import copy
+import functools
+import hashlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TOY = Path(__file__).with_name("toy")
+PROGRAMS = Path(sys.executable).parent
+TOY_PINS = ("toydep==1", "toyplot==1")
+REAL_STAGES = tuple(
+    f"src/inference_lab/{name}/" for name in ("experiments", "analysis", "figures", "serving")
+)
+COPIED = ("Snakefile", "workflow", "profiles", "src", "pyproject.toml", ".gitignore", ".gitattributes")
+WITHOUT_PROFILE = ("--workflow-profile", "none", "--cores", "1")
+# Writes down what it was asked to do, then is the real command: `exec` keeps its process and its parent.
+WRAPPER = """#!/bin/sh
+words=
+for word in "$@"; do
+    case "$word" in -*) break ;; esac
+    words="${words:+$words }$word"
+done
+printf '%s\\n' "$words" >>"$TOY_RAN"
+if [ "$words" = "$TOY_LIMITED" ]; then ulimit -f 0; fi
+exec "$TOY_PROGRAMS/inference-lab" "$@"
+"""
+RECEIPTS = {
+    "test": "results/tests.json",
+    "measure": "results/{}/manifest.json",
+    "summarize": "results/{}/receipts/summary.json",
+    "figure": "results/{}/receipts/{}.json",
+    "analyze": "results/{}/receipts/analysis.json",
+    "article": "results/{}/receipts/article.json",
+    "verify": "results/.verified.json",
+}
+
+
+def derived(*experiments: str) -> set[str]:
+    """The commands that follow a measurement of these toy experiments."""
+    found: set[str] = set()
+    for name in experiments:
+        found |= {f"summarize {name}", f"figure {name} plot.svg", f"analyze {name}"}
+        if name == "t1":
+            found |= {"figure t1 rows.svg", "article t1"}
+    return found
+
+
+def measured(*experiments: str) -> set[str]:
+    """The commands that make these toy experiments from nothing."""
+    return {f"measure {name}" for name in experiments} | derived(*experiments)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call did: exit status, all it said, the commands it started, and which of them made files."""
+
+    status: int
+    text: str
+    ran: list[str]
+    made: set[str]
+
+    @property
+    def decided(self) -> set[str]:
+        """What was made anew, verification aside: that follows every change."""
+        return self.made - {"verify"}
+
+
+@dataclass
+class Checkout:
+    """A checkout of the toy laboratory at `root`; temporaries and logs stand in `outside`, beside it."""
+
+    root: Path
+    outside: Path
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of a call: this checkout's package first, a machine lock of its own, no bytecode."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TOY_", "SNAKEMAKE_", "GIT_"))}
+        return {
+            **kept,
+            "PATH": f"{self.outside.parent / 'programs'}:{PROGRAMS}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{self.root / 'src'}:{self.root / 'installed'}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.outside),
+            "XDG_CACHE_HOME": str(self.outside.parent / "cache"),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "TOY_PROGRAMS": str(PROGRAMS),
+            "TOY_RAN": str(self.outside / "ran"),
+            "TOY_HERE": str(self.outside / "here"),
+            "TOY_GO": str(self.outside / "go"),
+            **self.variables,
+        }
+
+    def snakemake(self, *words: str, **variables: str) -> Run:
+        """What a call of Snakemake in this checkout did."""
+        log = self.outside / "ran"
+        log.write_text("")
+        before = {path: self.identity(path) for path in self.receipts()}
+        with self.start(*words, **variables) as process:
+            text = process.communicate(timeout=300)[0]
+        ran = log.read_text().splitlines()
+        made = {words for words in ran if self._remade(words, before)}
+        return Run(process.returncode, text, ran, made)
+
+    def _remade(self, words: str, before: Mapping[str, object]) -> bool:
+        command, *names = words.split()
+        path = RECEIPTS[command].format(*names)
+        return command == "test" or self.identity(path) not in (None, before.get(path))
+
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        """A running Snakemake, in a process group of its own, stdout and stderr in one pipe."""
+        return subprocess.Popen(
+            [PROGRAMS / "snakemake", "--nocolor", *words],
+            cwd=self.root,
+            env={**self.environment, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def command(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """A finished call of a program in this checkout."""
+        return subprocess.run(
+            words,
+            cwd=self.root,
+            env={**self.environment, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    def git(self, *words: str) -> str:
+        """What git says, in this checkout. Raises CalledProcessError when it fails."""
+        who = ("-c", "user.name=Toy", "-c", "user.email=toy@invalid")
+        done = self.command("git", *who, *words)
+        done.check_returncode()
+        return done.stdout
+
+    def commit(self) -> None:
+        """Commit everything that git does not ignore."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "--allow-empty", "--message", "state")
+
+    def changes(self) -> list[str]:
+        """Files that differ from the last commit or that git does not know."""
+        return self.git("status", "--porcelain", "--untracked-files=all").splitlines()
+
+    def receipts(self) -> list[str]:
+        """Every receipt and manifest in place."""
+        found = [*self.root.glob("results/*.json"), *self.root.glob("results/.*.json")]
+        found += [*self.root.glob("results/*/manifest.json"), *self.root.glob("results/*/receipts/*.json")]
+        return sorted(path.relative_to(self.root).as_posix() for path in found)
+
+    def identity(self, path: str) -> tuple[int, str] | None:
+        """What tells a file that was written again from one left alone; times do not count."""
+        file = self.root / path
+        if not file.exists():
+            return None
+        return file.stat().st_ino, hashlib.sha256(file.read_bytes()).hexdigest()
+
+    def contents(self, *patterns: str) -> dict[str, bytes]:
+        """`{path: bytes}` of the files that match, superseded records aside."""
+        found = [path for pattern in patterns for path in self.root.glob(pattern) if path.is_file()]
+        return {
+            path.relative_to(self.root).as_posix(): path.read_bytes()
+            for path in sorted(found)
+            if "superseded" not in path.parts
+        }
+
+    def published(self) -> dict[str, bytes]:
+        """Everything that follows from conditions and sources alone: no digest of a time of day in it."""
+        return self.contents("results/*/*.csv", "results/*/*.svg", "results/*/*.md", "docs/**/*.md")
+
+    def edit(self, path: str, old: str, new: str, *, keep_mtime: bool = False) -> None:
+        """Replace the one place where `old` stands."""
+        file = self.root / path
+        text, times = file.read_text(encoding="utf-8"), file.stat()
+        if text.count(old) != 1:
+            raise ValueError(f"{old!r} stands {text.count(old)} times in {path}, must be once")
+        file.write_text(text.replace(old, new), encoding="utf-8")
+        if keep_mtime:
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    def remove(self, *paths: str) -> None:
+        """Delete files."""
+        for path in paths:
+            (self.root / path).unlink()
+
+    def permute_mtimes(self, seed: int) -> None:
+        """Give every file a random time of the last ten days."""
+        order, now = random.Random(seed), time.time()
+        for path in sorted(self.root.rglob("*")):
+            if path.is_file() and ".git" not in path.parts:
+                moment = now - order.uniform(0, 864_000)
+                os.utime(path, (moment, moment))
+
+    def processes(self) -> list[str]:
+        """Command lines of the processes that carry this checkout's temporary folder."""
+        mark, found = f"TMPDIR={self.outside}".encode(), list[str]()
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    if words:  # a dead one that nobody waited for yet has none
+                        found.append(f"{entry.name} {words.strip()}")
+        return found
+
+
+@contextlib.contextmanager
+def checkout(name: str = "lab") -> Generator[Checkout]:
+    """A copy of the prepared checkout with its `.snakemake` and times: everything in it is current."""
+    with _place() as outside:
+        root = outside / name
+        subprocess.run(["cp", "-a", prepared().root, root], check=True)
+        yield Checkout(root, outside)
+
+
+@contextlib.contextmanager
+def fresh_clone(name: str = "lab", *, seed: int = 0) -> Generator[Checkout]:
+    """A git clone of the prepared checkout: no `.snakemake`, times in random order."""
+    with _place() as outside:
+        clone = Checkout(outside / name, outside)
+        prepared().git("clone", "--quiet", "--local", ".", str(clone.root))
+        clone.permute_mtimes(seed)
+        yield clone
+
+
+@contextlib.contextmanager
+def _place() -> Generator[Path]:
+    prepared()
+    outside = Path(_base().name, f"case-{next(_NUMBERS)}")
+    outside.mkdir()
+    try:
+        yield outside
+    finally:
+        shutil.rmtree(outside)
+
+
+_NUMBERS = itertools.count(1)
+_PREPARING = threading.RLock()
+
+
+@functools.cache
+def _base() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="inference-lab-checks-")
+
+
+def prepared() -> Checkout:
+    """The one prepared checkout: everything measured and committed, v2 never measured. Only copy it."""
+    with _PREPARING:
+        return _prepared().result()
+
+
+@functools.cache
+def _prepared() -> Future[Checkout]:
+    future = Future[Checkout]()
+    try:
+        future.set_result(_prepare(Path(_base().name)))
+    except Exception as error:  # noqa: BLE001  (each test that needs the checkout raises it again)
+        future.set_exception(error)
+    return future
+
+
+def _prepare(base: Path) -> Checkout:
+    lab = Checkout(base / "prepared", base / "outside")
+    lab.outside.mkdir()
+    program = base / "programs" / "inference-lab"
+    program.parent.mkdir()
+    program.write_text(WRAPPER)
+    program.chmod(0o755)
+    _lay_out(lab)
+    lab.git("init", "--quiet")
+    lab.commit()
+    v1 = ("results/v1/plot.svg", "results/v1/analysis.md")
+    first = lab.snakemake("-R", "measure_manual", "--", *v1)
+    rest = lab.snakemake("all")
+    if first.status or rest.status:
+        raise RuntimeError(f"the toy checkout cannot be prepared:\n{first.text}\n{rest.text}")
+    lab.commit()
+    return lab
+
+
+def _lay_out(lab: Checkout) -> None:
+    """Copy what git knows or would add of this repository, without the real stages; lay the toy over it."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z", "--", *COPIED],
+        cwd=REPOSITORY, capture_output=True, check=True, text=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in filter(None, listed):
+        if name.startswith(REAL_STAGES) and not name.endswith("__init__.py"):
+            continue
+        if (source := REPOSITORY / name).is_file():
+            (lab.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, lab.root / name)
+    shutil.copytree(TOY, lab.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    pins = "".join(f'\n    "{pin}",' for pin in TOY_PINS)
+    lab.edit("pyproject.toml", "\nconstraint-dependencies = [", f"\nconstraint-dependencies = [{pins}")
+    schema_file = lab.root / "workflow/schemas/config.schema.yaml"
+    schema = yaml.safe_load(schema_file.read_text(encoding="utf-8"))
+    known = schema["$defs"]
+    known["measure_toy"] = copy.deepcopy(known["measure_decode_paths"])
+    known["measure_toy"]["properties"] |= {"paths": {}, "baseline": {}}
+    known["experiment"]["properties"]["measure"] = {"$ref": "#/$defs/measure_toy"}
+    known["judge"]["properties"]["by"] = {"enum": ["toy"]}
+    schema_file.write_text(yaml.safe_dump(schema, sort_keys=False), encoding="utf-8")
+
+
+def stop(process: subprocess.Popen[str], number: int, *, group: bool) -> None:
+    """Send a signal to Snakemake's process alone or to its whole group, and wait until it is gone."""
+    if group:
+        os.killpg(process.pid, number)
+    else:
+        process.send_signal(number)
+    process.communicate(timeout=60)
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> bool:
+    """Whether `condition` came true within this time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@contextlib.contextmanager
+def paused(lab: Checkout, stage: str, *words: str, **variables: str) -> Generator[subprocess.Popen[str]]:
+    """A run of Snakemake that stands still in the middle of `stage`; ended for good on leaving."""
+    (lab.outside / "here").unlink(missing_ok=True)
+    process = lab.start(*words, TOY_PAUSE=stage, **variables)
+    try:
+        if not wait_for(lambda: (lab.outside / "here").exists() or process.poll() is not None):
+            raise TimeoutError(f"the run never came to {stage}")
+        if process.poll() is not None:
+            raise RuntimeError(f"the run ended before {stage}:\n{process.communicate()[0]}")
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+class Parallel(unittest.TestCase):
+    """Tests whose bodies run two at a time: the first one asked for starts all that were selected."""
+
+    waiting: "list[Parallel]" = []  # noqa: RUF012  (shared on purpose: one queue for every check)
+    pool = ThreadPoolExecutor(max_workers=2)
+
+    def __init__(self, methodName: str = "runTest") -> None:
+        super().__init__(methodName)
+        self.future: Future[None] | None = None
+        if methodName != "runTest":
+            self.body = getattr(self, methodName)
+            setattr(self, methodName, self.finished)
+            self.waiting.append(self)
+
+    def finished(self) -> None:
+        """Wait for the body of this test; its failure is this test's failure."""
+        while self.waiting:
+            test = self.waiting.pop(0)
+            test.future = self.pool.submit(test.body)
+        if self.future is None:
+            raise RuntimeError(f"{self.id()} was never started")
+        try:
+            self.future.result()
+        except KeyboardInterrupt:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+            raise

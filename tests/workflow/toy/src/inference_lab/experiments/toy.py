@@ -1,0 +1,81 @@
+"""An experiment whose clock is moved by its own calls alone: same seed, same samples, on every machine.
+
+TOY_SLEEP_S   real seconds a call takes besides, so that a kill can land in it
+TOY_SPANS     file to which every measurement appends when it began and ended
+"""
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import toydep  # a package whose version the checks change
+from numpy.typing import NDArray
+
+from inference_lab import benchmark, toy_pause
+from inference_lab.benchmark import Bench, Measurement, Timed, run_child, with_replica
+
+
+def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+    """A whole toy measurement, in fresh processes as a real one."""
+    began = time.monotonic()
+    toy_pause.here("measure")
+    found = benchmark.measure(__name__, section, progress)
+    if spans := os.environ.get("TOY_SPANS"):
+        with Path(spans).open("a") as file:
+            file.write(f"{began} {time.monotonic()}\n")
+    return found
+
+
+class Clock:
+    """Integer ns that pass only when a call says so, and one more at every look."""
+
+    def __init__(self, seed: int) -> None:
+        self._noise = random.Random(seed)
+        self.now_ns = 1_000
+
+    def __call__(self) -> int:
+        """The time now; a look takes 1 ns."""
+        self.now_ns += 1
+        return self.now_ns
+
+    def work(self, us: float) -> None:
+        """Let about `us` microseconds pass."""
+        self.now_ns += int(1_000 * us) + self._noise.randrange(100)
+
+
+def bind(section: Mapping[str, Any], clock: Clock) -> Bench:
+    """The toy calls of each batch size."""
+
+    def timed(path: str, B: int) -> Timed:
+        cost_us = toydep.COST_US[path] * B
+
+        def call() -> NDArray[np.float64]:
+            time.sleep(float(os.environ.get("TOY_SLEEP_S", "0")))
+            clock.work(cost_us)
+            return np.full(2, B, np.float64)
+
+        return Timed(path, call, B, section["fixed"]["sequence_length"], section["fixed"]["d_model"])
+
+    groups = [[timed(path, B) for path in section["paths"]] for B in section["vary"]["batch_size"]]
+    return Bench([with_replica(group, section["baseline"]) for group in groups], _threads_seen, "0" * 64)
+
+
+def _threads_seen() -> list[dict[str, Any]]:
+    """No oracle; what this process sees of its thread variables goes to TOY_THREADS, if that is set."""
+    if seen := os.environ.get("TOY_THREADS"):
+        names = {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")}
+        Path(seen).write_text(json.dumps(names))
+    return []
+
+
+if __name__ == "__main__":
+    fake = Clock(seed=7)
+    benchmark.time_calls = partial(benchmark.time_calls, clock=fake)
+    sys.exit(run_child(lambda section: bind(section, fake)))
