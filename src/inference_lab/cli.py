@@ -10,6 +10,7 @@ from typing import Any
 
 from inference_lab.errors import LabError, RecordError
 from inference_lab.records import chain, locks
+from inference_lab.records.files import canonical
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -68,6 +69,7 @@ def _stage(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
 def _json(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
+        canonical(value)  # refuses NaN, which json.loads takes
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
     if not isinstance(value, dict):

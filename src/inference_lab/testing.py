@@ -32,7 +32,9 @@ def run_unit_tests(folder: str = "tests") -> dict[str, str]:
     found; unittest's own words stand on stderr.
     """
     sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
-    suite = unittest.defaultTestLoader.discover(folder)
+    if not Path(folder).is_dir():
+        raise TestsFailed(f"{folder}/: no such folder here; run this in a checkout of the project")
+    suite = unittest.TestLoader().discover(folder)
     result = unittest.TextTestRunner(resultclass=_Outcomes, verbosity=1, buffer=True).run(suite)
     if not isinstance(result, _Outcomes) or result.testsRun == 0:
         raise TestsFailed(f"no test was collected under {folder}/: nothing shows that this source is right")
