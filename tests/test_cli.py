@@ -1,0 +1,174 @@
+"""Commands: each hands its words to one function; what a user can get wrong is one line and exit status 2."""
+
+import argparse
+import contextlib
+import io
+import json
+import sys
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from inference_lab import cli, stages
+from inference_lab.errors import ConfigError, InputError, LabError, MeasurementRefused, RecordError
+from inference_lab.records.chain import Chain, Step
+from tests import checkout
+from tests.checkout import CONFIG, JUDGE, MEASURE
+
+
+def run(words: list[str], command: Callable[[list[str]], int] = cli.main) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of a command."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = command(words)
+        except SystemExit as stopped:  # argparse
+            status = int(str(stopped.code))
+    return status, out.getvalue(), err.getvalue()
+
+
+class StageCommandsTest(unittest.TestCase):
+    """One subcommand a stage."""
+
+    def test_each_stage_is_one_command(self) -> None:
+        """The command of a step, given its part of the section, runs that very step and no other."""
+        walk = Chain(CONFIG)
+        for step in walk.steps("m1"):
+            words = [*step.command, "--section", json.dumps(step.section)]
+            name = "measure" if step.stage == "measure" else "derive"
+            with (
+                self.subTest(words),
+                mock.patch.object(stages, name, return_value="done") as stage,
+                mock.patch("inference_lab.records.locks.die_with_parent"),
+            ):
+                self.assertEqual(run(words), (0, "done\n", ""))
+                self.assertEqual(stage.call_args.args[0], step)
+
+    def test_measuring_dies_with_its_run(self) -> None:
+        """The measuring command binds its life to its parent's before anything else is done."""
+        order = mock.Mock()
+        order.measure.return_value = "done"
+        with (
+            mock.patch("inference_lab.records.locks.die_with_parent", order.bind),
+            mock.patch.object(stages, "measure", order.measure),
+        ):
+            run(["measure", "m1", "--section", json.dumps(MEASURE), "--lock", "own.lock"])
+        bound, measured = order.mock_calls
+        self.assertEqual(bound, mock.call.bind())
+        self.assertEqual(measured.args[1], Path("results/m1/manifest.json"))
+        self.assertEqual((measured.kwargs["in_pipeline"], measured.kwargs["lock"]), (True, Path("own.lock")))
+
+    def test_tests_are_a_command(self) -> None:
+        """`inference-lab test` runs the unit tests and says what happened."""
+        with mock.patch.object(stages, "run_tests", return_value="7 unit tests passed"):
+            self.assertEqual(run(["test"]), (0, "7 unit tests passed\n", ""))
+
+    def test_words_that_are_wrong_end_with_2(self) -> None:
+        """No command, an unknown one, a missing or malformed section: 2, and the last line says which."""
+        for words, said in (
+            ([], "the following arguments are required: COMMAND"),
+            (["guess"], "invalid choice: 'guess'"),
+            (["summarize"], "the following arguments are required: experiment, --section"),
+            (["summarize", "m1"], "the following arguments are required: --section"),
+            (["summarize", "m1", "--section", "{"], "--section: not JSON"),
+            (["summarize", "m1", "--section", "[1]"], "--section: must be a JSON object"),
+            (["summarize", "m1", "--section", '{"a": NaN}'], "--section: not JSON"),
+            (["figure", "m1", "--section", "{}"], "the following arguments are required: figure"),
+        ):
+            with self.subTest(words):
+                status, out, err = run(words)
+                self.assertEqual((status, out), (2, ""))
+                self.assertIn(said, err.splitlines()[-1])
+
+    def test_what_the_record_lacks_is_one_line(self) -> None:
+        """A stage asked for before the one it reads, or a figure nobody declared, is refused by name."""
+        checkout.enter(self)
+        judge = json.dumps(JUDGE)
+        for words, said in (
+            (["summarize", "m1", "--section", judge], "results/m1/raw.csv: cannot be read"),
+            (["figure", "m1", "latency.svg", "--section", judge], "results/m1/summary.csv: cannot be read"),
+            (["figure", "m1", "x.svg", "--section", judge], "m1 has no figure 'x.svg'"),
+            (["measure", "m1", "--section", json.dumps(MEASURE | {"by": "none"})], "no module inference_lab"),
+        ):
+            with self.subTest(words), mock.patch("inference_lab.records.locks.die_with_parent"):
+                status, out, err = run(words)
+                self.assertEqual((status, out), (2, ""))
+                self.assertRegex(err, f"^inference-lab: .*{said}.*\n$")
+
+
+class RunTest(unittest.TestCase):
+    """How any command ends."""
+
+    def ends(self, result: Any) -> tuple[int, str, str]:
+        """Status, stdout and stderr of a command whose function returns or raises this."""
+        parser = argparse.ArgumentParser(prog="lab")
+        parser.set_defaults(run=mock.Mock(side_effect=[result]))
+        return run([], lambda words: cli.run(parser, words))
+
+    def test_a_result_is_printed(self) -> None:
+        """What the function returns stands on stdout, and the status is 0."""
+        self.assertEqual(self.ends("m1: 480 rows"), (0, "m1: 480 rows\n", ""))
+
+    def test_every_refusal_is_one_line_and_2(self) -> None:
+        """Each error of the tree ends with 2 and its own words on stderr, without a traceback."""
+        for error in (LabError, InputError, ConfigError, RecordError, MeasurementRefused):
+            self.assertEqual(self.ends(error("raw.csv: is empty")), (2, "", "lab: raw.csv: is empty\n"))
+
+    def test_input_and_config_errors_are_value_errors(self) -> None:
+        """Callers that know only ValueError still catch what breaks a contract."""
+        self.assertTrue(issubclass(InputError, ValueError))
+        self.assertTrue(issubclass(ConfigError, ValueError))
+
+    def test_a_fault_of_ours_is_not_hidden(self) -> None:
+        """An error that is no refusal is not swallowed: it shows where it happened."""
+        with self.assertRaises(ZeroDivisionError):
+            self.ends(ZeroDivisionError())
+
+    def test_an_interrupt_and_a_closed_pipe_end_quietly(self) -> None:
+        """Ctrl-C says that nothing half-made was left; a reader that went away is no error to speak of."""
+        status, _, err = self.ends(KeyboardInterrupt())
+        self.assertEqual((status, err.count("\n")), (130, 1))
+        self.assertEqual(self.ends(BrokenPipeError()), (141, "", ""))
+
+
+class ProgressTest(unittest.TestCase):
+    """What a long step shows."""
+
+    def shown(self, steps: list[int], total: int, *, terminal: bool = False) -> str:
+        """What is written to stderr while so many rounds are reported."""
+        stream = io.StringIO()
+        with (
+            mock.patch.object(sys, "stderr", stream),
+            mock.patch.object(stream, "isatty", return_value=terminal),
+            cli.progress("m1 measure") as report,
+        ):
+            for done in steps:
+                report(done, total)
+        return stream.getvalue()
+
+    def test_a_log_gets_a_line_every_tenth(self) -> None:
+        """Where there is no terminal, 200 rounds are ten plain lines and the last says they are all done."""
+        lines = self.shown(list(range(1, 201)), 200).splitlines()
+        self.assertEqual(len(lines), 11)
+        self.assertEqual(lines[-1], "m1 measure: 200 of 200 rounds")
+        self.assertEqual(self.shown([1, 2], 2), "m1 measure: 1 of 2 rounds\nm1 measure: 2 of 2 rounds\n")
+
+    def test_a_terminal_gets_a_bar(self) -> None:
+        """On a terminal the label and the part that is done are drawn."""
+        self.assertIn("m1 measure", self.shown([1, 2], 2, terminal=True))
+
+
+class EveryStepTest(unittest.TestCase):
+    """Steps and their commands."""
+
+    def test_no_two_steps_share_a_receipt(self) -> None:
+        """Each step has a receipt and outputs of its own."""
+        steps: list[Step] = [*Chain(CONFIG).steps("m1"), Chain(CONFIG).step("tests")]
+        files = [path for step in steps for path in (step.receipt, *step.makes)]
+        self.assertEqual(len(files), len(set(files)))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,322 @@
+"""One function a stage: what it refuses before it starts, and what stands in place when it ends."""
+
+import contextlib
+import fcntl
+import os
+import unittest
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from inference_lab import environment, stages
+from inference_lab.benchmark import Measurement
+from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
+from inference_lab.records import chain, store
+from inference_lab.records.chain import Chain, figure_step, measure_step, summary_step
+from inference_lab.records.files import read_json, sha256_file, write_json
+from inference_lab.records.installed import platform_and_packages
+from inference_lab.records.raw import write_samples
+from inference_lab.records.record import Record, View
+from inference_lab.records.sources import Sources
+from inference_lab.testing import TestsFailed
+from tests import checkout
+from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
+
+STEP = measure_step("m1", MEASURE)
+MANIFEST = Path(STEP.receipt)
+TESTS = Path(chain.TESTS_RECEIPT)
+
+
+def found() -> Measurement:
+    """What a measurement of the small checkout finds."""
+    files = {"raw.csv": write_samples(SAMPLES), "controls.csv": write_samples(CONTROLS, controls=True)}
+    rows = {"raw.csv": len(SAMPLES), "controls.csv": len(CONTROLS)}
+    return Measurement("timing", files, rows, {"oracle": [], "data_sha256": "f" * 64}, {"load_before": [0.5]})
+
+
+def write_tests_receipt(**environment_changes: Any) -> None:
+    """Evidence that the tests passed here and now."""
+    step = chain.tests_step()
+    here = platform_and_packages(step.pins(Sources())) | environment_changes
+    receipt = chain.receipt_of(step, step.inputs(Sources()), step.pins(Sources()))
+    write_json(TESTS, chain.seal({**receipt, "tests": {}, "environment": here}))
+
+
+class MeasureTest(unittest.TestCase):
+    """The measure stage in a small checkout, with a measurement that takes no time."""
+
+    def setUp(self) -> None:
+        """Tests that hold, a prediction that is valid, versions as pinned."""
+        checkout.enter(self)
+        write_tests_receipt()
+        self.module = SimpleNamespace(measure=mock.Mock(side_effect=lambda *_: found()))
+        self.enterContext(mock.patch.object(stages, "stage_module", return_value=self.module))
+        self.enterContext(mock.patch.object(environment, "check_pins"))
+        self.load = self.enterContext(mock.patch("inference_lab.records.prediction.load_prediction"))
+
+    def measure(self, *, in_pipeline: bool = True) -> str:
+        """The measure stage, on a lock of its own."""
+        quiet = contextlib.nullcontext(lambda _done, _total: None)
+        return stages.measure(STEP, MANIFEST, quiet, in_pipeline=in_pipeline, lock=Path("lock"))
+
+    def refused(self, error: type[LabError], words: str, *, measured: bool = False) -> None:
+        """The stage refuses in these words and records nothing; unless said otherwise it measured nothing."""
+        before = {path: path.read_bytes() for path in Path("results").rglob("*.*")}
+        with self.assertRaisesRegex(error, words):
+            self.measure()
+        self.assertEqual(self.module.measure.called, measured)
+        self.assertEqual({path: path.read_bytes() for path in Path("results").rglob("*.*")}, before)
+
+    def test_a_record_says_under_what_it_was_made(self) -> None:
+        """The manifest holds the section, digests, pins, tests, prediction, machine, times and validity."""
+        said = self.measure()
+        self.assertEqual(said, "m1: 4 rows in raw.csv, 2 rows in controls.csv and results/m1/manifest.json")
+        record = store.load_record(MANIFEST)
+        self.assertEqual((record.samples, record.controls), (SAMPLES, CONTROLS))
+        manifest = record.manifest
+        self.assertEqual(manifest["conditions"], MEASURE)
+        self.assertEqual(manifest["inputs"], STEP.inputs(Sources()))
+        self.assertEqual(manifest["pins"], {"numpy": "2.4.6"})
+        self.assertEqual(manifest["tests"], sha256_file(TESTS))
+        prediction = Path("predictions/m1.yaml")
+        self.assertEqual(manifest["prediction"], {"file": str(prediction), "sha256": sha256_file(prediction)})
+        self.assertEqual((manifest["oracle"], manifest["data_sha256"]), ([], "f" * 64))
+        self.assertEqual(manifest["environment"]["load_before"], [0.5])
+        self.assertIn("cpu_model", manifest["environment"])
+        started, finished = (datetime.fromisoformat(manifest[key]) for key in ("started_at", "finished_at"))
+        self.assertLessEqual(started, finished)
+        self.assertIsNotNone(started.tzinfo)
+        self.assertEqual((manifest["clock"], manifest["validity"]["valid"]), ("perf_counter_ns", True))
+        self.assertEqual(Chain(checkout.CONFIG).why(STEP), [])
+
+    def test_the_section_is_what_is_measured(self) -> None:
+        """The module gets the very section of the command, not one read from a file."""
+        self.measure()
+        section, report = self.module.measure.call_args.args
+        self.assertEqual(section, MEASURE)
+        report(1, 2)
+
+    def test_evidence_that_does_not_hold_refuses(self) -> None:
+        """No tests' receipt, one of other sources, an edited one, one from elsewhere: nothing is measured."""
+        changes: list[tuple[Callable[[], object], str]] = [
+            (lambda: edit("tests/test_attention.py", "42", "41"), r"tests/test_attention\.py changed"),
+            (lambda: edit("src/inference_lab/unused.py", "ruff", "numpy"), r"unused\.py changed"),
+            (lambda: write_tests_receipt(python="3.99"), "from another platform or other versions"),
+            (
+                lambda: edit(str(TESTS), '"stage": "tests"', '"stage": "test"'),
+                "results/tests.json was edited",
+            ),
+            (TESTS.unlink, r"does not hold \(not made yet\); run snakemake results/tests\.json first"),
+        ]
+        for change, words in changes:
+            change()
+            with self.subTest(words):
+                self.refused(MeasurementRefused, words)
+
+    def test_pins_that_do_not_hold_refuse(self) -> None:
+        """An installed version that is not the pinned one: nothing is measured."""
+        with mock.patch.object(
+            environment, "check_pins", side_effect=MeasurementRefused("numpy 1 installed")
+        ):
+            self.refused(MeasurementRefused, "numpy 1 installed")
+
+    def test_no_prediction_refuses(self) -> None:
+        """A prediction that is missing or malformed: nothing is measured in the pipeline."""
+        self.load.side_effect = ConfigError("predictions/m1.yaml: no such file; write it")
+        self.refused(ConfigError, r"predictions/m1\.yaml: no such file")
+        Path("predictions/m1.yaml").unlink()
+        self.refused(ConfigError, r"predictions/m1\.yaml: no such file")
+
+    def test_a_place_that_cannot_be_written_refuses(self) -> None:
+        """Where no record could be put, nothing is measured for it."""
+        Path("results/m1").write_text("a file")
+        self.refused(RecordError, "results/m1: cannot be written")
+
+    def test_outside_the_pipeline_both_are_noted(self) -> None:
+        """A seed command measures without tests and prediction, and its manifest says so."""
+        TESTS.unlink()
+        Path("predictions/m1.yaml").unlink()
+        self.measure(in_pipeline=False)
+        manifest = read_json(MANIFEST)
+        self.assertEqual((manifest["tests"], manifest["prediction"]), ("not current", None))
+
+    def test_a_refused_measurement_records_nothing(self) -> None:
+        """What the module refuses is refused; the record that stood there stays."""
+        self.measure()
+        self.module.measure = mock.Mock(
+            side_effect=MeasurementRefused("path dynamic differs from its oracle")
+        )
+        self.refused(MeasurementRefused, "differs from its oracle", measured=True)
+
+    def test_a_source_that_changes_meanwhile_records_nothing(self) -> None:
+        """When a measured source is edited during the run, the record that stood there stays."""
+        self.measure()
+
+        def edits(*_: object) -> Measurement:
+            edit("src/inference_lab/attention.py", "* y", "/ y")
+            return found()
+
+        self.module.measure = mock.Mock(side_effect=edits)
+        self.refused(MeasurementRefused, "m1 measure: a source changed while it ran", measured=True)
+
+    def test_the_machine_is_held_until_the_record_stands(self) -> None:
+        """The lock is taken before measuring and freed after the files are in place, also by a failure."""
+
+        def held() -> bool:
+            with Path("lock").open() as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+            return False
+
+        seen: list[bool] = []
+        put = store.replace_record
+
+        def measures(*_: object) -> Measurement:
+            seen.append(held())
+            return found()
+
+        def puts(*args: Any) -> Path | None:
+            moved = put(*args)
+            seen.append(held())
+            return moved
+
+        self.module.measure = measures
+        with mock.patch.object(store, "replace_record", puts):
+            self.measure()
+        self.assertEqual((seen, held()), ([True, True], False))
+        self.module.measure = mock.Mock(side_effect=ZeroDivisionError)
+        with self.assertRaises(ZeroDivisionError):
+            self.measure()
+        self.assertFalse(held())
+
+    def test_the_commit_is_noted(self) -> None:
+        """In a repository the manifest names the commit and whether what matters was changed since."""
+        self.measure()
+        self.assertIsNone(read_json(MANIFEST)["git"])  # no repository here
+        outputs = {"rev-parse": "c" * 40, "status": " M src/inference_lab/attention.py"}
+        answer = mock.patch(
+            "subprocess.run", lambda words, **_: SimpleNamespace(stdout=outputs[words[1]] + "\n")
+        )
+        with answer:
+            self.measure()
+        self.assertEqual(read_json(MANIFEST)["git"], {"commit": "c" * 40, "dirty": True})
+
+
+class TestsStageTest(unittest.TestCase):
+    """The tests stage."""
+
+    def setUp(self) -> None:
+        """A small checkout; the stage may set thread variables of its own process."""
+        checkout.enter(self)
+        self.enterContext(mock.patch.dict(os.environ))
+
+    def run_tests(self, outcome: Any) -> str:
+        """The tests stage when the unit tests return or raise this."""
+        with mock.patch("inference_lab.testing.run_unit_tests", side_effect=outcome):
+            return stages.run_tests()
+
+    def test_passed_tests_leave_a_receipt(self) -> None:
+        """The receipt holds outcomes, versions and thread variables, no durations, and is current."""
+        said = self.run_tests(lambda: {"a.B.test_c": "passed"})
+        self.assertEqual(said, "1 unit tests passed: results/tests.json")
+        receipt = chain.read_receipt(TESTS)
+        self.assertEqual(receipt["tests"], {"a.B.test_c": "passed"})
+        self.assertEqual(receipt["environment"]["thread_variables"]["OMP_NUM_THREADS"], "1")
+        self.assertEqual(os.environ["OMP_NUM_THREADS"], "1")
+        self.assertEqual(Chain(checkout.CONFIG).why(chain.tests_step()), [])
+        self.assertEqual(stages.check_tests(), sha256_file(TESTS))
+
+    def test_no_evidence_leaves_none(self) -> None:
+        """Failing tests, and a source or test that changes while they run, leave no receipt behind."""
+
+        def edits() -> Mapping[str, str]:
+            edit("tests/test_attention.py", "42", "41")
+            return {"a.B.test_c": "passed"}
+
+        for outcome, error in ((TestsFailed("1 of 2 failed"), TestsFailed), (edits, RecordError)):
+            write_tests_receipt()
+            with self.subTest(error), self.assertRaises(error):
+                self.run_tests(outcome)
+            self.assertFalse(TESTS.exists())
+
+
+class DeriveTest(unittest.TestCase):
+    """Stages that read a record and make text of it."""
+
+    def setUp(self) -> None:
+        """A record; summaries and figures say what they were given."""
+        checkout.enter(self)
+        checkout.replace_record(STEP)
+        self.seen: list[Any] = []
+
+        def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+            self.seen.append((record, judge))
+            return "path,n\ndynamic,4\n"
+
+        def draw(view: View) -> str:
+            self.seen.append(view)
+            return "<svg/>\n"
+
+        module = SimpleNamespace(summarise=summarise, draw=draw)
+        self.enterContext(mock.patch.object(stages, "stage_module", return_value=module))
+
+    def test_a_summary_is_of_the_record(self) -> None:
+        """The summary module gets the checked record and the judge part; made once, it holds."""
+        step = summary_step("m1", JUDGE)
+        self.assertEqual(stages.derive(step), "results/m1/summary.csv: made")
+        self.assertEqual(stages.derive(step), "results/m1/summary.csv: holds already")
+        ((record, judge),) = self.seen
+        self.assertEqual((record.samples, judge), (SAMPLES, JUDGE))
+        self.assertEqual(Path("results/m1/summary.csv").read_text(), "path,n\ndynamic,4\n")
+
+    def test_a_figure_names_what_it_is_drawn_from(self) -> None:
+        """A view holds summary rows as text, digests of raw and summary, and the command that rebuilds it."""
+        stages.derive(summary_step("m1", JUDGE))
+        stages.derive(figure_step("m1", JUDGE, "latency.svg"))
+        view = self.seen[-1]
+        self.assertEqual(list(view.summary), [{"path": "dynamic", "n": "4"}])
+        self.assertEqual(
+            view.source,
+            {
+                "experiment": "m1",
+                "raw_sha256": sha256_file(Path("results/m1/raw.csv")),
+                "summary_sha256": sha256_file(Path("results/m1/summary.csv")),
+                "command": "snakemake results/m1/latency.svg",
+            },
+        )
+
+    def test_texts_are_made_without_writing(self) -> None:
+        """What a step would write can be had without a file being touched: so it is verified."""
+        before = sorted(Path("results").rglob("*"))
+        texts = stages.texts(summary_step("m1", JUDGE))
+        self.assertEqual(texts, {"results/m1/summary.csv": "path,n\ndynamic,4\n"})
+        self.assertEqual(sorted(Path("results").rglob("*")), before)
+
+    def test_an_edited_record_makes_nothing(self) -> None:
+        """Nothing is derived from a raw file that differs from its manifest."""
+        edit("results/m1/raw.csv", ",2000000,1000000001,", ",1000000,1000000001,")
+        with self.assertRaisesRegex(RecordError, "raw.csv: differs"):
+            stages.derive(summary_step("m1", JUDGE))
+        self.assertFalse(Path("results/m1/summary.csv").exists())
+
+
+class ModuleTest(unittest.TestCase):
+    """The one place where a stage's module is imported by name."""
+
+    def test_a_module_is_imported_by_its_name(self) -> None:
+        """A named module is imported; one without a file, or a package, is refused by its path."""
+        self.assertEqual(
+            stages.stage_module("experiments.decode_paths").__name__.split(".")[-1], "decode_paths"
+        )
+        for name in ("experiments.none", "experiments", "figures.latency.draw", ""):
+            with self.subTest(name), self.assertRaisesRegex(ConfigError, "no module src/inference_lab/"):
+                stages.stage_module(name)
+
+
+if __name__ == "__main__":
+    unittest.main()
