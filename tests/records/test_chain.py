@@ -276,7 +276,7 @@ class ReceiptTest(unittest.TestCase):
         """A file that differs is named with the digest it should have and the one it has."""
         manifest = Path(AT, "manifest.json")
         receipt = chain.read_receipt(manifest)
-        chain.check_outputs(manifest, receipt)
+        chain.check_outputs(manifest, receipt, chain.Sources())
         controls = manifest.with_name("controls.csv")
         expected = sha256_file(controls)
         controls.write_text("process\n")
@@ -284,7 +284,7 @@ class ReceiptTest(unittest.TestCase):
             f"results/m1/controls.csv: differs .* expected sha256 {expected}, found {sha256_file(controls)};"
         )
         with self.assertRaisesRegex(RecordError, words):
-            chain.check_outputs(manifest, receipt)
+            chain.check_outputs(manifest, receipt, chain.Sources())
 
     def test_tests_answer_for_sources_and_tests(self) -> None:
         """Evidence rests on every source, test and pin they import, not on the slow checks."""

@@ -54,7 +54,7 @@ class Step:
         found = self.sources(sources)
         for path in self.reads:
             try:
-                found[path] = sha256_file(sources.root / path)
+                found[path] = sources.file(path)
             except OSError as error:
                 raise RecordError(
                     f"{path}: cannot be read ({error.strerror}), and {self.name} reads it; make or restore it"
@@ -223,13 +223,13 @@ def ways_out(path: Path) -> str:
     )
 
 
-def check_outputs(manifest_path: Path, manifest: Mapping[str, Any]) -> None:
+def check_outputs(manifest_path: Path, manifest: Mapping[str, Any], sources: Sources) -> None:
     """Raises RecordError when a file a manifest names is missing beside it or has another digest."""
     for name, made in manifest["outputs"].items():
         file = manifest_path.parent / name
         if not file.is_file():
             raise RecordError(f"{file}: missing, and {manifest_path} names it; {ways_out(manifest_path)}")
-        if (found := sha256_file(file)) != made["sha256"]:
+        if (found := sources.file(file.as_posix())) != made["sha256"]:
             raise RecordError(
                 f"{file}: differs from {manifest_path}: expected sha256 {made['sha256']}, found {found};"
                 f" {ways_out(manifest_path)}"
@@ -356,7 +356,7 @@ class Chain:
                 return ["asked for"]
             if words := self.waits_to_be_asked(step.experiment):
                 raise ConfigError(words)
-            check_outputs(manifest, read_receipt(manifest))
+            check_outputs(manifest, read_receipt(manifest), self.sources)
             return []
         if self.asked.forces(step, "measure"):
             return ["asked for"]
@@ -368,7 +368,7 @@ class Chain:
         if not manifest.exists():
             return ["no record yet"]
         receipt = read_receipt(manifest)
-        check_outputs(manifest, receipt)
+        check_outputs(manifest, receipt, self.sources)
         return self.changed(step, receipt)
 
     def differences(self, step: Step) -> list[str]:
@@ -380,7 +380,7 @@ class Chain:
             receipt = read_receipt(path)
         except RecordError:
             return [f"{path.as_posix()} was edited"]
-        return [*self.changed(step, receipt), *_remake(step, receipt)]
+        return [*self.changed(step, receipt), *self._remake(step, receipt)]
 
     def changed(self, step: Step, receipt: Mapping[str, Any]) -> list[str]:
         """What a step reads now that its receipt did not read, in words; [] when all is the same."""
@@ -398,16 +398,15 @@ class Chain:
                 reasons.append(f"{name} {then} -> {today}")
         return reasons
 
-
-def _remake(step: Step, receipt: Mapping[str, Any]) -> list[str]:
-    reasons: list[str] = []
-    for name in step.makes:
-        made = receipt["outputs"].get(name)
-        if not Path(name).is_file():
-            reasons.append(f"{name} is missing")
-        elif made is None or sha256_file(Path(name)) != made["sha256"]:
-            reasons.append(f"{name} was edited by hand")
-    return reasons
+    def _remake(self, step: Step, receipt: Mapping[str, Any]) -> list[str]:
+        reasons: list[str] = []
+        for name in step.makes:
+            made = receipt["outputs"].get(name)
+            if not Path(name).is_file():
+                reasons.append(f"{name} is missing")
+            elif made is None or self.sources.file(name) != made["sha256"]:
+                reasons.append(f"{name} was edited by hand")
+        return reasons
 
 
 def files_of(steps: Sequence[Step]) -> list[str]:

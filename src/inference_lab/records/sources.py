@@ -10,13 +10,15 @@ import hashlib
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 
 from inference_lab.errors import ConfigError
+from inference_lab.records.files import sha256_file
 
 PACKAGE = "inference_lab"
 SOURCE_ROOT = "src"
@@ -30,12 +32,20 @@ _HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDe
 
 
 class Sources:
-    """The sources and pins of one checkout, each file parsed at most once."""
+    """The sources and pins of one checkout as they are now: each file is read at most once."""
 
     def __init__(self, root: Path = Path()) -> None:
         self.root = root
-        self._trees: dict[str, ast.Module] = {}
-        self._digests: dict[str, str] = {}
+        self._read: dict[str, _Source] = {}
+        self._files: dict[str, str] = {}
+        self._closures: dict[tuple[str, ...], dict[str, str]] = {}
+        self._pins: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def file(self, path: str) -> str:
+        """sha256 of a file's bytes. Raises OSError when it cannot be read."""
+        if path not in self._files:
+            self._files[path] = sha256_file(self.root / path)
+        return self._files[path]
 
     def closure(self, *modules: str) -> dict[str, str]:
         """`{path: digest}` of the given modules and all of the package they import, sorted by path.
@@ -43,6 +53,8 @@ class Sources:
         Modules are named inside the package ("experiments.decode_paths"). Imports inside functions
         count; `errors` and `records` do not. Raises ConfigError when a module has no file.
         """
+        if modules in self._closures:
+            return dict(self._closures[modules])
         found: dict[str, str] = {}
         waiting = [f"{PACKAGE}.{module}" for module in modules]
         while waiting:
@@ -55,33 +67,30 @@ class Sources:
             if path in found:
                 continue
             found[path] = self.digest(path)
-            names = [name for name in _imports(self._tree(path)) if _counts(name)]
-            waiting += [name for name in names if module_path(name, self.root)]
-        return dict(sorted(found.items()))
+            waiting += self._source(path).ours
+        self._closures[modules] = dict(sorted(found.items()))
+        return dict(self._closures[modules])
 
     def digest(self, path: str) -> str:
         """sha256 of what a source says: comments, docstrings and formatting do not count."""
-        if path not in self._digests:
-            self._digests[path] = digest_of_tree(self._tree(path))
-        return self._digests[path]
+        return self._source(path).digest
 
     def pins(self, paths: Iterable[str]) -> dict[str, str]:
         """`{package: version}` pinned for the third-party imports of these files and what they require."""
+        of = tuple(paths)
+        if of in self._pins:
+            return self._pins[of]
         known = self.pinned
         wanted: set[str] = set()
-        waiting = [
-            distribution
-            for path in paths
-            for name in _imports(self._tree(path))
-            if (distribution := _distribution(name)) is not None
-        ]
+        waiting = [name for path in of for name in self._source(path).others]
         while waiting:
             name = waiting.pop()
             if name in wanted or name not in known:
                 continue
             wanted.add(name)
             waiting += _requires(name)
-        return {name: known[name] for name in sorted(wanted)}
+        self._pins[of] = {name: known[name] for name in sorted(wanted)}
+        return self._pins[of]
 
     @functools.cached_property
     def pinned(self) -> dict[str, str]:
@@ -104,10 +113,22 @@ class Sources:
             found[normal(name)] = version.strip()
         return found
 
-    def _tree(self, path: str) -> ast.Module:
-        if path not in self._trees:
-            self._trees[path] = _parse(self.root / path)
-        return self._trees[path]
+    def _source(self, path: str) -> "_Source":
+        if path not in self._read:
+            tree = _parse(self.root / path)
+            names = dict.fromkeys(_imports(tree))
+            self._read[path] = _Source(
+                digest_of_tree(tree),
+                tuple(name for name in names if _counts(name) and module_path(name, self.root)),
+                tuple(filter(None, map(_distribution, names))),
+            )
+        return self._read[path]
+
+
+class _Source(NamedTuple):
+    digest: str
+    ours: tuple[str, ...]  # modules of the package it imports
+    others: tuple[str, ...]  # third-party distributions it imports
 
 
 def module_path(module: str, root: Path = Path()) -> str | None:
@@ -121,29 +142,32 @@ def module_path(module: str, root: Path = Path()) -> str | None:
 
 def digest_of_tree(tree: ast.AST) -> str:
     """sha256 over node names and non-empty fields; the same on every supported Python."""
-    return hashlib.sha256("\n".join(_spell(tree)).encode()).hexdigest()
+    words: list[str] = []
+    _spell(tree, words.append)
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
-def _spell(node: object) -> Iterator[str]:
+def _spell(node: object, say: Callable[[str], None]) -> None:
     # `ast.dump` differs between Python versions; names and non-empty fields do not.
     if isinstance(node, ast.AST):
-        yield type(node).__name__
-        for field, value in sorted(ast.iter_fields(node)):
+        say(type(node).__name__)
+        for field in sorted(node._fields):
+            value: Any = getattr(node, field, None)
             if field == "body" and isinstance(node, _HAS_DOCSTRING) and isinstance(value, list):
                 value = _without_docstring(value)
             if field == "values" and isinstance(node, ast.JoinedStr):
                 value = [part for part in value if not _is_empty(part)]
             if field in _IGNORED_FIELDS or value is None or value == []:
                 continue
-            yield f".{field}"
-            yield from _spell(value)
-        yield "/"
+            say(f".{field}")
+            _spell(value, say)
+        say("/")
     elif isinstance(node, list):
         for item in node:
-            yield from _spell(item)
-        yield "]"
+            _spell(item, say)
+        say("]")
     else:
-        yield f"{type(node).__name__} {node!a}"  # repr() spells letters as its Unicode version knows them
+        say(f"{type(node).__name__} {node!a}")  # repr() spells letters as its Unicode version knows them
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:

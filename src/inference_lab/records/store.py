@@ -54,7 +54,7 @@ def load_record(manifest_path: Path) -> Record:
             f"{manifest_path}: has form {manifest.get('schema')}, this version reads {SCHEMA}; measure again"
         )
     at = manifest_path.parent
-    check_outputs(manifest_path, manifest)
+    check_outputs(manifest_path, manifest, Sources())
     samples: list[Sample] = []
     others: list[Sample] = []
     rows: list[dict[str, str]] = []
