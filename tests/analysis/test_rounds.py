@@ -127,6 +127,19 @@ class Refusals(unittest.TestCase):
         self.refused(rows, controls, "process 0 round 2", "2 processes of 2 rounds", rounds=2)
         self.refused(rows, controls, "in process 0 round 3", "6 of 8", rounds=4)
 
+    def test_a_cell_timed_twice_in_a_round(self) -> None:
+        """A second, later row of one cell in one round is refused, though no two rows are alike."""
+        rows = list(RECORD.samples)
+        last = rows[-1]
+        again = replace(last, position=last.position + 3, started_ns=last.started_ns + 10**9)
+        self.refused([*rows, again], list(RECORD.controls), f"line {len(rows) + 2}", "stands twice")
+
+    def test_positions_without_gaps(self) -> None:
+        """A position that no call of its round has is refused even where the order stays right."""
+        rows = list(RECORD.samples)
+        rows[-1] = replace(rows[-1], position=500)
+        self.refused(rows, list(RECORD.controls), "position is 500", "count from 0")
+
     def test_mixed_units(self) -> None:
         """One row in µs among rows in ns is refused, by name."""
         rows = list(RECORD.samples)

@@ -11,7 +11,7 @@ from inference_lab.analysis.verdicts import COLUMNS, evaluate, verdicts_csv
 from inference_lab.errors import ConfigError
 from inference_lab.records.record import View
 from tests.analysis.views import table_view, view_of
-from tests.synthetic import first_pays, steady, timing_record, together
+from tests.synthetic import first_pays, steady, timing_record, together, two_states
 
 TIMES = {"slow": (4.0, 6.0, 10.0, 19.0), "fast": (2.0, 2.4, 3.2, 5.0)}  # ms at B = 1, 2, 4, 8
 
@@ -199,6 +199,21 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(row["verdict"], "Inconclusive")
         self.assertGreater(float(row["lo"]), 0.9)
         self.assertLess(float(row["hi"]), 1.1)
+
+    def test_states_that_disagree_are_no_less(self) -> None:
+        """A path that is slower in stretches alone is not called slower, whatever the sign test says."""
+        record = timing_record(
+            paths=("slow", "fast"),
+            cost=lambda *_: 1e6,
+            machine=together(two_states(0.4, 8, path="slow", seed=1), steady(0.01)),
+        )
+        view = view_of(record)
+        view = replace(view, summary=[{**row, "flags": ""} for row in view.summary])
+        for value in (1, 2, 4, 8):
+            cells = [{"path": path, "batch_size": value} for path in ("fast", "slow")]
+            row = judged(view, kind="less_than", of="p50_ms", at=cells[0], over=cells[1])
+            self.assertEqual(row["verdict"], "Inconclusive")
+            self.assertLess(float(row["hi"]), 1)
 
 
 class Doubtful(unittest.TestCase):
