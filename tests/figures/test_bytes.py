@@ -56,7 +56,9 @@ class ByteTests(TestCase):
             font_manager.json_dump(fonts, hidden / f"fontlist-v{fonts._version}.json")  # pyright: ignore
             children = [
                 self.draw_elsewhere(away, MPLCONFIGDIR=str(empty), PYTHONHASHSEED="1", TZ="Asia/Tokyo"),
-                self.draw_elsewhere(Path(folder), MPLCONFIGDIR=str(hidden), PYTHONHASHSEED="2", LC_ALL="C.UTF-8"),
+                self.draw_elsewhere(
+                    Path(folder), MPLCONFIGDIR=str(hidden), PYTHONHASHSEED="2", LC_ALL="C.UTF-8"
+                ),
             ]
             for child in children:
                 out, error = child.communicate(timeout=120)

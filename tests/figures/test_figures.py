@@ -391,3 +391,17 @@ class OriginTests(TestCase):
         before = dict(matplotlib.rcParams)
         latency.draw(small_view(rounds=2))
         self.assertEqual(dict(matplotlib.rcParams), before)
+
+
+class TitleTests(TestCase):
+    """A title says what one sample timed."""
+
+    def test_what_was_timed_is_named(self) -> None:
+        """A full decode, some steps behind a filled cache, or filling one: the conditions decide."""
+        for words, changes in (
+            ("time of one full decode", {}),
+            ("time of 8 decode steps behind T cached tokens", {"fixed": {"decode_steps": 8}}),
+            ("time of filling a cache with T tokens", {"paths": ("prefill", "stepwise")}),
+        ):
+            with self.subTest(words):
+                self.assertIn(words, Drawn(latency.draw(small_view(**changes))).words)

@@ -4,7 +4,16 @@ Over batch sizes a second panel shows P50 divided by the batch: what one sequenc
 """
 
 from inference_lab.figures.cells import by_path, cells, known, varied_axis
-from inference_lab.figures.sheet import READ_INTERVAL, READ_SAMPLES, line, marks_of, point, samples, sheet
+from inference_lab.figures.sheet import (
+    READ_INTERVAL,
+    READ_SAMPLES,
+    line,
+    marks_of,
+    point,
+    samples,
+    sheet,
+    timed_call,
+)
 from inference_lab.figures.style import scale, styled, svg
 from inference_lab.records.record import View
 
@@ -22,7 +31,7 @@ def draw(view: View) -> str:
         shown,
         marks_of(shown),
         (240, 130) if over_batches else (280,),
-        "time of one full decode",
+        f"time of {timed_call(view)}",
         f"{READ_SAMPLES} Filled: P50. Hollow: P95. {READ_INTERVAL}",
     )
     seen: list[float] = []

@@ -11,7 +11,16 @@ from matplotlib.axes import Axes
 
 from inference_lab.analysis.intervals import Comparison, Estimate, least_effect
 from inference_lab.figures.cells import Cell, by_path, cells, known
-from inference_lab.figures.sheet import READ_INTERVAL, Sheet, line, marks_of, point, samples, sheet
+from inference_lab.figures.sheet import (
+    READ_INTERVAL,
+    Sheet,
+    line,
+    marks_of,
+    point,
+    samples,
+    sheet,
+    timed_call,
+)
 from inference_lab.figures.style import FAINT, INK, scale, styled, svg
 from inference_lab.records.record import View
 
@@ -36,7 +45,7 @@ def draw(view: View) -> str:
         f"Dashed: the smallest effect that is claimed, {least:.1%} either way.",
         "Grey: the baseline measured against itself (A/A)." if aa else "A/A was not measured.",
     ]
-    shown, title = compared or measured, f"time of one full decode relative to {baseline}"
+    shown, title = compared or measured, f"time of {timed_call(view)} relative to {baseline}"
     heights = (210, 140) if compared else (240,)
     page = sheet(view, shown, marks_of(measured), heights, title, " ".join(read))
     medians, rounds = page.panels[0], page.panels[-1]

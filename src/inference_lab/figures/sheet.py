@@ -56,6 +56,14 @@ class Sheet:
         return self.slots[cell.path, cell.value]
 
 
+def timed_call(view: View) -> str:
+    """What one sample timed, in words."""
+    conditions = view.record.manifest["conditions"]
+    if steps := conditions["fixed"].get("decode_steps"):
+        return f"{steps} decode steps behind T cached tokens"
+    return "filling a cache with T tokens" if "prefill" in conditions["paths"] else "one full decode"
+
+
 def marks_of(cells: Sequence[Cell]) -> dict[str, Mark]:
     """The mark of each path, the same in every figure of an experiment.
 

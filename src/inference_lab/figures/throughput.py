@@ -6,7 +6,16 @@ Ideal from the smallest value on: batches and threads multiply throughput; any o
 import math
 
 from inference_lab.figures.cells import by_path, cells, varied_axis
-from inference_lab.figures.sheet import READ_INTERVAL, READ_SAMPLES, line, marks_of, point, samples, sheet
+from inference_lab.figures.sheet import (
+    READ_INTERVAL,
+    READ_SAMPLES,
+    line,
+    marks_of,
+    point,
+    samples,
+    sheet,
+    timed_call,
+)
 from inference_lab.figures.style import scale, styled, svg
 from inference_lab.records.record import View
 
@@ -27,7 +36,7 @@ def draw(view: View) -> str:
             f" Dotted bar: what this value must reach to count as growth, {knee_factor:g} times the value"
             " before for each doubling (knee_factor)."
         )
-    page = sheet(view, shown, marks_of(shown), (300,), "throughput of one full decode", read)
+    page = sheet(view, shown, marks_of(shown), (300,), f"throughput of {timed_call(view)}", read)
     panel, seen = page.panels[0], list[float]()
     for path, row in by_path(shown).items():
         rates = [cell.needed("positions_per_s") for cell in row]
