@@ -4,6 +4,9 @@ import json
 import unittest
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from inference_lab.serving.exchange import DONE, Exchange
 from tests.serving.support import record_of
 
@@ -34,6 +37,21 @@ def exchange(*payloads: dict[str, Any] | bytes, ended: str = "complete") -> Exch
         made.stamp(100 * (index + 1), 5)
     made.end(ended, 100 * (len(payloads) + 1), "connection lost" if ended == "closed" else None)
     return made
+
+
+_PLAIN = st.none() | st.integers(-2, 3) | st.sampled_from(["", "a"])
+_ODD = _PLAIN | st.lists(_PLAIN, max_size=2) | st.dictionaries(st.sampled_from("ab"), _PLAIN, max_size=1)
+
+
+def odd_object(*keys: str, **strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects with any of these keys, whose values may be anything."""
+    values = dict.fromkeys(keys, _ODD) | strategies
+    return st.fixed_dictionaries({}, optional=values)
+
+
+_CHOICE = odd_object("text", "finish_reason", "token_ids", delta=_ODD | odd_object("role", "content"))
+_USAGE = odd_object("completion_tokens", "prompt_tokens")
+_ANYTHING = _ODD | odd_object("error", choices=_ODD | st.lists(_CHOICE | _ODD), usage=_ODD | _USAGE)
 
 
 class TestTokens(unittest.TestCase):
@@ -138,6 +156,13 @@ class TestStatus(unittest.TestCase):
             with self.subTest(bad):
                 self.assertEqual(self.status(chunk(), bad, END, DONE), ("stream_error", 2))
         self.assertEqual(self.status(chunk(finish="abort")), ("stream_error", 1))
+
+    @settings(max_examples=100, deadline=None, derandomize=True)
+    @given(st.lists(_ANYTHING, max_size=4))
+    def test_whatever_a_server_sends_has_a_record(self, said: list[Any]) -> None:
+        """No JSON value, however far from a chunk, keeps a request from being recorded."""
+        record = record_of(exchange(*(json.dumps(value).encode() for value in said)))
+        self.assertIn(record.status, ("ok", "truncated", "stream_error"))
 
     def test_only_the_first_end_counts(self) -> None:
         """What happens to a connection after its exchange ended changes nothing."""

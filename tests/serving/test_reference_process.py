@@ -8,6 +8,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.serving.reference_process import reference_server
@@ -79,5 +80,9 @@ class TestReferenceProcess(unittest.TestCase):
             ended = subprocess.run(command, capture_output=True, timeout=20, check=False)
         self.assertEqual(ended.returncode, 2)
         self.assertIn(f"cannot serve on 127.0.0.1:{port}", ended.stderr.decode())
-        with self.assertRaises(MeasurementRefused), reference_server(["--itl-ms", "0"]):
+
+    def test_a_server_that_does_not_start(self) -> None:
+        """Whoever needs it is told, and does not wait for ever."""
+        ends_at_once = mock.patch.object(sys, "executable", "/bin/false")
+        with ends_at_once, self.assertRaisesRegex(MeasurementRefused, "did not start"), reference_server():
             pass

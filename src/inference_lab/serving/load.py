@@ -104,6 +104,7 @@ class _Session:
         self._ended: asyncio.Queue[Attempt | None] = asyncio.Queue()
         self.counts: Counter[str] = Counter(record.status for record in file.earlier)
         self._tokens = 0
+        self._unread = 0  # payloads of attempts that have ended and are not written yet
         self.interrupts = 0
 
     async def run(self, *, show: bool) -> None:
@@ -148,7 +149,7 @@ class _Session:
             options.schedule,
             _HttpTransport(client, workload),
             concurrency=options.concurrency,
-            deliver=self._ended.put_nowait,
+            deliver=self._deliver,
             now_ns=monotonic_ns,
             sleep_until=alarm.sleep_until,
             name=options.name,
@@ -183,6 +184,10 @@ class _Session:
             loop.add_signal_handler(signal.SIGINT, interrupt, 1)
             loop.add_signal_handler(signal.SIGTERM, interrupt, 2)
 
+    def _deliver(self, attempt: Attempt) -> None:
+        self._unread += len(attempt.exchange.payloads)
+        self._ended.put_nowait(attempt)
+
     async def _write(self, client: Client) -> None:
         """The one writer: interpret each attempt and append its line, with turns for reads between."""
         while (attempt := await self._ended.get()) is not None:
@@ -197,12 +202,14 @@ class _Session:
             self._file.append(record)
             self.counts[record.status] += 1
             self._tokens += record.output_tokens
+            self._unread -= len(attempt.exchange.payloads)
 
     async def _show(self, driver: Driver, client: Client) -> None:
         def sample() -> Snapshot:
             done = self.counts.total()
             failed = done - self.counts["ok"] - self.counts["cancelled"]
-            return Snapshot(driver.in_flight, done, failed, self._tokens + client.live_events)
+            tokens = self._tokens + self._unread + client.live_events
+            return Snapshot(driver.in_flight, done, failed, tokens)
 
         await show_progress(sample, total=self._options.schedule.requests)
 
