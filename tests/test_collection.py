@@ -138,7 +138,7 @@ class SourceTest(unittest.TestCase):
 
     def test_no_assert_guards_input(self) -> None:
         """`python -O` removes assert statements: none but those that tell a type checker a type."""
-        narrows = r"^assert (\w+ is not None|isinstance\(\w+, [\w.]+\))$"
+        narrows = r"^assert ([\w.]+ is not None|isinstance\([\w.]+, [\w.]+\))$"
         for path, tree in sources().items():
             for node in ast.walk(tree):
                 if isinstance(node, ast.Assert):
