@@ -104,7 +104,10 @@ class Pages(unittest.TestCase):
         _, page = pages(self.predicted(view_of(record)), self.file)
         anomalies = page[page.index("## Anomalies") : page.index("## Verdict")]
         self.assertIn("- every cell: load of others not assessed", anomalies)
-        self.assertIn("num_kv_heads=1: the baseline measured twice", anomalies)
+        self.assertIn(
+            "- path=dynamic batch_size=4; path=preallocated batch_size=4: the baseline measured twice",
+            anomalies,
+        )
         self.assertIn("x P50", anomalies)
 
     def test_an_invalid_record(self) -> None:

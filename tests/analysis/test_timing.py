@@ -21,7 +21,7 @@ from tests.synthetic import Call, first_pays, heavy_tail, steady, timing_record,
 CONTRACT = (
     "path,batch_size,sequence_length,d_model,num_heads,num_kv_heads,dtype,blas_threads,n,"
     "p50_ms,p50_lo_ms,p50_hi_ms,p95_ms,p95_lo_ms,p95_hi_ms,min_ms,max_ms,"
-    "per_sequence_ms,per_sequence_lo_ms,per_sequence_hi_ms,per_step_us,"
+    "per_sequence_ms,per_sequence_lo_ms,per_sequence_hi_ms,per_step_us,per_step_lo_us,per_step_hi_us,"
     "positions_per_s,positions_per_s_lo,positions_per_s_hi,"
     "baseline,ratio,ratio_lo,ratio_hi,ratio_claimed,aa_ratio,aa_lo,aa_hi,flags,advice"
 )
@@ -82,6 +82,8 @@ class Numbers(unittest.TestCase):
                 "max_ms": ns[-1] / 1e6,
                 "per_sequence_ms": p50 / B / 1e6,
                 "per_step_us": p50 / T / 1e3,
+                "per_step_lo_us": ns[48] / T / 1e3,
+                "per_step_hi_us": ns[71] / T / 1e3,
                 "positions_per_s": B * T * 1e9 / p50,
                 "positions_per_s_lo": B * T * 1e9 / ns[71],
                 "positions_per_s_hi": B * T * 1e9 / ns[48],

@@ -17,9 +17,10 @@ from inference_lab.analysis.intervals import (
     compare,
     doubts,
     least_effect,
+    within,
 )
 from inference_lab.analysis.rounds import METRICS, rounds_of
-from inference_lab.analysis.rows import Row, bound_column, in_words, number, pick
+from inference_lab.analysis.rows import Row, bound_column, bounds, in_words, number, pick
 from inference_lab.errors import ConfigError
 from inference_lab.records.record import View
 
@@ -38,20 +39,6 @@ class Quantity:
     intervals: Sequence[Interval]
     rows: str
     comparison: Comparison | None = None  # where rounds pair two cells
-
-    def lies_within(self, low: float, high: float) -> bool | None:
-        """True when every interval lies inside [low, high], False when every one lies outside, else None."""
-        if all(
-            lo is not None and hi is not None and low <= lo and hi <= high for lo, hi in self._closed(low)
-        ):
-            return True
-        if all((hi is not None and hi < low) or (lo is not None and lo > high) for lo, hi in self.intervals):
-            return False
-        return None
-
-    def _closed(self, low: float) -> Iterable[Interval]:
-        """The intervals; what is bounded by nothing below needs no lower bound."""
-        return [(-math.inf if low == -math.inf else lo, hi) for lo, hi in self.intervals]
 
 
 class Evidence:
@@ -96,9 +83,8 @@ class Evidence:
         value = number(row, of, self.place)
         if value is None:
             raise NoEvidence(f"{of} of {in_words(cell)} is undefined")
-        names = (bound_column(row, of, "lo"), bound_column(row, of, "hi"))
-        lo, hi = (number(row, name, self.place) if name else value for name in names)
-        found = Estimate(value, lo, hi, int(row.get("n", "1")))
+        lo, hi = (value, value) if self.is_exact(of) else bounds(row, of, self.place)
+        found = Estimate(value, lo, hi, int(row.get("n") or 1))
         return Quantity(found, [(lo, hi)], f"{of} at {in_words(cell)}")
 
     def ratio(self, of: str, at: Cell, over: Cell) -> Quantity:
@@ -120,7 +106,7 @@ class Evidence:
         """Whether `of` is less at one cell than at another (None: cannot tell), and their ratio."""
         ratio = self.ratio(of, at, over)
         if ratio.comparison is None:
-            return ratio.lies_within(-math.inf, math.nextafter(1, 0)), ratio
+            return within(ratio.intervals, -math.inf, math.nextafter(1, 0)), ratio
         claimed = self._claimed[of, in_words(at), in_words(over)]
         return (ratio.estimate.value < 1 if claimed else None), ratio
 

@@ -112,7 +112,7 @@ def _of_record(record: Record, rounds: Rounds, bounds: Mapping[str, Any]) -> Ite
 
 
 def _threads(environment: Mapping[str, Any], asked: set[int]) -> Iterator[Flag]:
-    got = environment.get("blas", {}).get("threads")
+    got = (environment.get("blas") or {}).get("threads")
     allowed = environment.get("affinity")
     if got is None:
         yield Flag("", "threads of BLAS not assessed: the record does not say how many it had")

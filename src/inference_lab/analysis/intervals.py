@@ -6,6 +6,7 @@ Assumes nothing about the shape of the times. Does not know what was timed or wh
 Every number is an order statistic, a quotient, or a count, so it has the same bits on every CPU.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -180,6 +181,22 @@ def doubts(comparison: Comparison, least: float) -> list[str]:
     if comparison.states and len({_side(state, least) for state in comparison.states}) > 1:
         found.append("regime")
     return found
+
+
+def within(intervals: Sequence[Interval], low: float, high: float) -> bool | None:
+    """True when every interval lies inside [low, high], False when every one lies outside, else None.
+
+    An open bound lies anywhere; low may be -inf.
+    """
+    unbounded = low == -math.inf
+    if all(
+        (unbounded or (lo is not None and low <= lo)) and hi is not None and hi <= high
+        for lo, hi in intervals
+    ):
+        return True
+    if all((hi is not None and hi < low) or (lo is not None and lo > high) for lo, hi in intervals):
+        return False
+    return None
 
 
 def excludes_one(lo: float | None, hi: float | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from inference_lab.analysis.flags import SEPARATOR
 from inference_lab.analysis.markdown import made_from, short, table, with_interval
-from inference_lab.analysis.rows import Row, bounds, check_rows, in_words, number
+from inference_lab.analysis.rows import bounds, check_rows, in_words, number
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.raw import CELL_COLUMNS
@@ -103,7 +103,7 @@ def _oracle(record: Record) -> str:
 
 def _result(view: View) -> str:
     rows = view.summary
-    if "p50_ms" not in rows[0]:
+    if "ratio_claimed" not in rows[0]:
         columns = [name for name in rows[0] if name not in ("flags", "advice")]
         return table(columns, [[row[name] for name in columns] for row in rows])
     keys = [name for name in CELL_COLUMNS if len({row[name] for row in rows}) > 1 or name == "path"]
@@ -133,23 +133,18 @@ def _result(view: View) -> str:
 def _anomalies(view: View) -> Iterator[str]:
     reasons: Sequence[str] = view.record.manifest.get("validity", {}).get("reasons", [])
     found = [f"- {reason}" for reason in reasons]
+    about = ("path", *view.record.manifest["conditions"].get("vary", {}))
     named: dict[str, list[str]] = {}
     for row in view.summary:
+        cell = in_words({name: row[name] for name in about if name in row})
         for advice in filter(None, row.get("advice", "").split(SEPARATOR)):
-            named.setdefault(advice, []).append(_cell(row))
-        if (most := row.get("max_ms")) and float(most) > OUTLIER * float(row["p50_ms"]):
-            times = float(most) / float(row["p50_ms"])
-            found.append(
-                f"- {_cell(row)}: the slowest sample took {short(float(most))} ms, {times:.3g} x P50"
-            )
+            named.setdefault(advice, []).append(cell)
+        most, p50 = (float(row.get(name) or 0) for name in ("max_ms", "p50_ms"))
+        if p50 and most > OUTLIER * p50:
+            found.append(f"- {cell}: the slowest sample took {short(most)} ms, {short(most / p50)} x P50")
     for advice, cells in named.items():
         found.append(f"- {'every cell' if len(cells) == len(view.summary) else '; '.join(cells)}: {advice}")
     yield from found or ["None was found."]
-
-
-def _cell(row: Row) -> str:
-    """What a row is about, without the columns that hold the same everywhere in most experiments."""
-    return in_words({name: row[name] for name in ("path", "batch_size", "sequence_length", "num_kv_heads")})
 
 
 def _verdict(verdicts: Sequence[Mapping[str, str]]) -> str:

@@ -17,7 +17,8 @@ from inference_lab.records.record import Record
 COLUMNS = (
     *CELL_COLUMNS,
     *("n", "p50_ms", "p50_lo_ms", "p50_hi_ms", "p95_ms", "p95_lo_ms", "p95_hi_ms", "min_ms", "max_ms"),
-    *("per_sequence_ms", "per_sequence_lo_ms", "per_sequence_hi_ms", "per_step_us"),
+    *("per_sequence_ms", "per_sequence_lo_ms", "per_sequence_hi_ms"),
+    *("per_step_us", "per_step_lo_us", "per_step_hi_us"),
     *("positions_per_s", "positions_per_s_lo", "positions_per_s_hi"),
     *("baseline", "ratio", "ratio_lo", "ratio_hi", "ratio_claimed", "aa_ratio", "aa_lo", "aa_hi"),
     *("flags", "advice"),
@@ -54,7 +55,7 @@ def _row(rounds: Rounds, judgement: Judgement, path: str, value: int) -> dict[st
         "min_ms": metric("p50_ms", int(times.min())),
         "max_ms": metric("p50_ms", int(times.max())),
         **_with_bounds("per_sequence{}_ms", *(metric("per_sequence_ms", t) for t in wall.bounds)),
-        "per_step_us": metric("per_step_us", wall.value),
+        **_with_bounds("per_step{}_us", *(metric("per_step_us", t) for t in wall.bounds)),
         **_with_bounds(
             "positions_per_s{}", *(metric("positions_per_s", t) for t in (wall.value, wall.hi, wall.lo))
         ),

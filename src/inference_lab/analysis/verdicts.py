@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any
 
 from inference_lab.analysis.evidence import Cell, Evidence, NoEvidence, Quantity
-from inference_lab.analysis.intervals import Estimate, Interval
+from inference_lab.analysis.intervals import Estimate, Interval, within
 from inference_lab.analysis.knee import measured_knee
 from inference_lab.analysis.markdown import short
 from inference_lab.analysis.rows import as_text, in_words, number
@@ -179,10 +179,7 @@ def _knee(claim: Claim, evidence: Evidence) -> Finding:
     knee = measured_knee(evidence, claim.get("of", "positions_per_s"), path, factor)
     low, high = claim.get("within", (math.inf, math.inf))  # not_reached: beyond everything measured
     if knee.lo is not None and knee.hi is not None:
-        lies = Quantity(Estimate(knee.lo, knee.lo, knee.hi, 1), [(knee.lo, knee.hi)], "").lies_within(
-            low, high
-        )
-        verdict = _VERDICT[lies]
+        verdict = _VERDICT[within([(knee.lo, knee.hi)], low, high)]
     elif knee.answer == "Inconclusive":
         verdict = "Inconclusive"
     elif "within" in claim:
@@ -198,7 +195,7 @@ _VERDICT = {True: "Supported", False: "Refuted", None: "Inconclusive"}
 
 def _within(quantity: Quantity, low: float, high: float, words: str = "") -> Finding:
     words = words or f"inside [{low:.9g}, {high:.9g}]"
-    answer = quantity.lies_within(low, high)
+    answer = within(quantity.intervals, low, high)
     lies = {True: "lies", False: "does not lie", None: "does not surely lie"}[answer]
     return _of(quantity, answer, f"it {lies} {words}")
 
