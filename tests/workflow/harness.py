@@ -16,6 +16,7 @@ import hashlib
 import itertools
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -36,8 +37,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 TOY = Path(__file__).with_name("toy")
 PROGRAMS = Path(sys.executable).parent
 TOY_PINS = ("toydep==1", "toyplot==1")
-REAL_STAGES = tuple(
-    f"src/inference_lab/{name}/" for name in ("experiments", "analysis", "figures", "serving")
+NOT_COPIED = re.compile(  # what the toy replaces or does not need: every source is parsed at every plan
+    r"src/inference_lab/((experiments|analysis|figures|serving)/(?!__init__)"
+    r"|seed|array_contract|attention|kv_|multi_head_|ndarray_)"
 )
 COPIED = ("Snakefile", "workflow", "profiles", "src", "pyproject.toml", ".gitignore", ".gitattributes")
 WITHOUT_PROFILE = ("--workflow-profile", "none", "--cores", "1")
@@ -137,14 +139,19 @@ class Checkout:
         path = RECEIPTS[command].format(*names)
         return command == "test" or self.identity(path) not in (None, before.get(path))
 
-    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
-        """A running Snakemake, in a process group of its own, stdout and stderr in one pipe."""
+    def start(self, *words: str, log: Path | None = None, **variables: str) -> subprocess.Popen[str]:
+        """A running Snakemake in a process group of its own; stdout and stderr in one pipe, or in `log`."""
+        with contextlib.ExitStack() as files:
+            said = files.enter_context(log.open("w")) if log else subprocess.PIPE
+            return self._start(said, *words, **variables)
+
+    def _start(self, said: Any, *words: str, **variables: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [PROGRAMS / "snakemake", "--nocolor", *words],
             cwd=self.root,
             env={**self.environment, **variables},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=said,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
@@ -322,9 +329,7 @@ def _lay_out(lab: Checkout) -> None:
         cwd=REPOSITORY, capture_output=True, check=True, text=True,
     ).stdout.split("\0")  # fmt: skip
     for name in filter(None, listed):
-        if name.startswith(REAL_STAGES) and not name.endswith("__init__.py"):
-            continue
-        if (source := REPOSITORY / name).is_file():
+        if (source := REPOSITORY / name).is_file() and not NOT_COPIED.match(name):
             (lab.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, lab.root / name)
     shutil.copytree(TOY, lab.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
