@@ -122,7 +122,8 @@ def bootstrap(ratios: Times) -> tuple[float, float] | None:
     if processes < 3:
         return None
     drawn = np.random.default_rng(0).integers(0, processes, (RESAMPLES, processes))
-    medians = np.percentile(ratios[drawn].reshape(RESAMPLES, -1), 50, axis=1)
+    ordered = np.sort(ratios[drawn].reshape(RESAMPLES, -1), axis=1)
+    medians = (ordered[:, (ordered.shape[1] - 1) // 2] + ordered[:, ordered.shape[1] // 2]) / 2
     low, high = np.percentile(medians, [100 * ALPHA / 2, 100 - 100 * ALPHA / 2])
     return float(low), float(high)
 

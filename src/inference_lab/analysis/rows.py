@@ -37,20 +37,25 @@ def read_summary(path: Path) -> list[dict[str, str]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); {_AGAIN}") from None
+    return summary_rows(text, str(path))
+
+
+def summary_rows(text: str, file: str) -> list[dict[str, str]]:
+    """The rows in the text of a summary.csv, checked as `read_summary` says; `file` is named in errors."""
     if not text.endswith("\n"):
-        raise RecordError(f"{path}: the last row is cut off (no line end); {_AGAIN}")
+        raise RecordError(f"{file}: the last row is cut off (no line end); {_AGAIN}")
     header, *lines = csv.reader(io.StringIO(text))
     if not lines:
-        raise RecordError(f"{path}: there is a header but no row; {_AGAIN}")
+        raise RecordError(f"{file}: there is a header but no row; {_AGAIN}")
     if len(set(header)) != len(header):
-        raise RecordError(f"{path}: a column stands twice in {','.join(header)}; {_AGAIN}")
+        raise RecordError(f"{file}: a column stands twice in {','.join(header)}; {_AGAIN}")
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
-            raise RecordError(f"{path} line {number}: {len(line)} values, must be {len(header)}; {_AGAIN}")
+            raise RecordError(f"{file} line {number}: {len(line)} values, must be {len(header)}; {_AGAIN}")
         if lines.index(line) != number - 2:
-            raise RecordError(f"{path} line {number}: stands twice; each row stands once; {_AGAIN}")
+            raise RecordError(f"{file} line {number}: stands twice; each row stands once; {_AGAIN}")
     rows = [dict(zip(header, line, strict=True)) for line in lines]
-    check_rows(rows, str(path))
+    check_rows(rows, file)
     return rows
 
 
