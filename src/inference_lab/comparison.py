@@ -66,7 +66,9 @@ def _read(name: str, into: Path) -> Record:
         file = wanted.pop()
         shown = subprocess.run(["git", "show", f"{commit}:{folder}/{file}"], capture_output=True, check=False)
         if shown.returncode:
-            raise RecordError(f"{name}: {shown.stderr.decode().strip()}; name a commit that holds the record")
+            raise RecordError(
+                f"{name}: {' '.join(shown.stderr.decode().split())}; name a commit that holds the record"
+            )
         (into / file).write_bytes(shown.stdout)
         if file == "manifest.json":
             wanted += _files_of(into / file)

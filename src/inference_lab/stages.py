@@ -4,8 +4,6 @@ Joins records to experiments, analysis and figures. Each module of those is impo
 so that measuring meets no pandas and a plan meets nothing.
 """
 
-import csv
-import io
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -178,6 +176,8 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
     """A view from a record in memory and the text of its summary."""
     from hashlib import sha256
 
+    from inference_lab.analysis.rows import summary_rows
+
     outputs = record.manifest["outputs"]
     raw = next(made["sha256"] for name, made in outputs.items() if not name.endswith(CONTROLS))
     source = {
@@ -186,7 +186,8 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
         "summary_sha256": sha256(summary.encode()).hexdigest(),
         "command": f"snakemake {chain.folder(record.experiment)}/{figure}",
     }
-    return View(record, list(csv.DictReader(io.StringIO(summary))), judge, source)
+    rows = summary_rows(summary, f"{chain.folder(record.experiment)}/summary.csv")
+    return View(record, rows, judge, source)
 
 
 def texts(step: Step) -> dict[str, str]:

@@ -1,0 +1,71 @@
+"""A checkout of the real sources with one synthetic record of m1 and everything derived from it."""
+
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+
+from inference_lab import stages
+from inference_lab.records import chain, store
+from inference_lab.records.chain import Chain
+from inference_lab.records.files import sha256_file
+from inference_lab.records.raw import write_samples
+from inference_lab.records.sources import Sources
+from tests import checkout
+from tests.synthetic import timing_record
+
+CONFIG: dict[str, Any] = {
+    "experiments": {
+        "m1": {
+            "refresh": "auto",
+            "measure": {"by": "decode_paths"},
+            "judge": {
+                "by": "timing",
+                "knee_factor": 1.25,
+                "figures": {"ratios.svg": "figures.ratios", "knee-analysis.md": "analysis.knee_page"},
+            },
+        }
+    }
+}
+
+
+_made = tempfile.TemporaryDirectory()  # filled by the first test, copied by each
+
+
+def enter(test: unittest.TestCase) -> Path:
+    """The root of a checkout, now the working directory, in which m1 is recorded and derived."""
+    root, made = checkout.enter_copy(test), Path(_made.name)
+    if not any(made.iterdir()):
+        Path("predictions").mkdir()
+        shutil.copy(checkout.ROOT / "predictions/m1.yaml", "predictions")
+        record_m1()
+        for step in Chain(CONFIG).steps("m1")[1:]:
+            stages.derive(step)
+        for folder in ("predictions", "results"):
+            shutil.copytree(folder, made / folder)
+    shutil.copytree(made, root, dirs_exist_ok=True)
+    return root
+
+
+def record_m1(*, seed: int = 0, at: str = "results/m1", **environment: Any) -> Path:
+    """The manifest of a synthetic record of m1 put in place at `at`."""
+    record = timing_record(processes=2, rounds=8, warmups=1, seed=seed, environment=environment)
+    step = Chain(CONFIG).step("measure", "m1")
+    manifest = dict(record.manifest) | {
+        "schema": chain.SCHEMA,
+        "inputs": step.inputs(Sources()),
+        "pins": step.pins(Sources()),
+        "prediction": {
+            "file": "predictions/m1.yaml",
+            "sha256": sha256_file(Path("predictions/m1.yaml")),
+        },
+    }
+    files = {
+        "raw.csv": write_samples(record.samples),
+        "controls.csv": write_samples(record.controls, controls=True),
+    }
+    rows = {"raw.csv": len(record.samples), "controls.csv": len(record.controls)}
+    place = Path(at, "manifest.json")
+    store.replace_record(place, files, rows, manifest)
+    return place
