@@ -1,8 +1,11 @@
 """The calibration experiment records both sides of every request."""
 
 import json
+import tempfile
 import unittest
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.experiments import calibration
@@ -55,7 +58,10 @@ class TestCalibration(unittest.TestCase):
                 calibration.measure({"vary": vary, "fixed": FIXED, "paths": paths, "rounds": 1}, print)
 
     def test_a_failed_client_records_nothing(self) -> None:
-        """When a request fails there is no record to believe."""
+        """When a request fails there is no record; what there was is kept and named."""
         client = words(concurrency=1, requests=1, extra_body='{"manner": "fin"}')
-        with self.assertRaisesRegex(MeasurementRefused, r"exit codes \[1\]"):
+        place = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        refused = self.assertRaisesRegex(MeasurementRefused, rf"exit codes \[1\].*see {place}")
+        with mock.patch("tempfile.tempdir", str(place)), refused:
             serve_and_load(words(ttft_ms=2, itl_ms=1), [client])
+        self.assertEqual(len(list(place.glob("*/client0/requests.jsonl"))), 1)

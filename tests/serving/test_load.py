@@ -130,6 +130,7 @@ class TestLoad(LoadCase):
             (["--concurrency", "0", "--requests", "3"], "concurrency is 0"),
             (["--concurrency", "1"], "a schedule must stop"),
             (["--concurrency", "1", "--requests", "1", "--max-failure-share", "2"], "from 0 to 1"),
+            (["--concurrency", "1", "--requests", "1", "--name", "a\nb"], "printable ASCII"),
         ):
             with self.subTest(says), self.assertRaisesRegex(InputError, says):
                 self.run_command(*more)
@@ -141,6 +142,12 @@ class TestLoad(LoadCase):
         patched = mock.patch.object(RecordFile, "append", side_effect=full)
         with patched, self.assertRaisesRegex(RecordError, "the disk is full"):
             load(options, self.output)
+
+    def test_a_load_imports_no_analysis(self) -> None:
+        """A load starts without NumPy, pandas and Matplotlib."""
+        code = "import sys, inference_lab.serving.load_command; print(*sys.modules)"
+        printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+        self.assertFalse({"numpy", "pandas", "matplotlib"} & set(printed.decode().split()))
 
     def test_progress_line(self) -> None:
         """One line says what is in flight, done, failed, how fast, and how long it will take."""

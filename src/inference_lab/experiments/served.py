@@ -7,6 +7,7 @@ never sees a client's concurrency.
 import csv
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -42,20 +43,22 @@ def serve_and_load(server: Sequence[str], clients: Sequence[Sequence[str]]) -> S
     """What became of the clients' loads, run at the same time against one server.
 
     `server` holds arguments of `serve-reference`, each of `clients` those of `load` but for the base URL
-    and the output. Raises MeasurementRefused unless every request of every client succeeded.
+    and the output. Raises MeasurementRefused unless every request of every client succeeded; what both
+    sides wrote until then is kept in the folder it names.
     """
-    with tempfile.TemporaryDirectory() as place:
-        truth = Path(place) / "truth.jsonl"
-        with reference_server([*server, "--truth", str(truth)]) as base_url:
-            folders = [Path(place) / f"client{number}" for number in range(len(clients))]
-            _run_clients(base_url, folders, clients)
-        requests = [line for folder in folders for line in _text(folder / "requests.jsonl").splitlines()]
-        infos = [json.loads(_text(folder / "load.json")) for folder in folders]
-        return Served(
-            requests,
-            [session for info in infos for session in info["sessions"]],
-            [json.loads(line) for line in _text(truth).splitlines()],
-        )
+    place = Path(tempfile.mkdtemp(prefix="inference-lab-serving-"))
+    truth = place / "truth.jsonl"
+    folders = [place / f"client{number}" for number in range(len(clients))]
+    with reference_server([*server, "--truth", str(truth)]) as base_url:
+        _run_clients(base_url, folders, clients)
+    infos = [json.loads(_text(folder / "load.json")) for folder in folders]
+    served = Served(
+        [line for folder in folders for line in _text(folder / "requests.jsonl").splitlines()],
+        [session for info in infos for session in info["sessions"]],
+        [json.loads(line) for line in _text(truth).splitlines()],
+    )
+    shutil.rmtree(place)
+    return served
 
 
 def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> None:
@@ -68,13 +71,17 @@ def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Seque
     try:
         codes = [process.wait(_LIMIT_S) for process in processes]
     except subprocess.TimeoutExpired:
-        raise MeasurementRefused(f"a client was not done after {_LIMIT_S:g} s; nothing recorded") from None
+        raise MeasurementRefused(
+            f"a client was not done after {_LIMIT_S:g} s; nothing recorded, see {folders[0].parent}"
+        ) from None
     finally:
         for process in processes:
             process.kill()
             process.wait()
     if any(codes):
-        raise MeasurementRefused(f"clients ended with exit codes {codes}; nothing was recorded")
+        raise MeasurementRefused(
+            f"clients ended with exit codes {codes}; nothing recorded, see {folders[0].parent}"
+        )
 
 
 def _text(path: Path) -> str:

@@ -61,6 +61,8 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         Target.parse(self.base_url)
+        if not (self.name.isascii() and self.name.isprintable()):
+            raise InputError(f"name is {self.name!r}, must be printable ASCII: it goes into a header")
         if not 0 <= self.max_failure_share <= 1:
             raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
 
