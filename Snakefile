@@ -1,4 +1,4 @@
-# The chain of inference_lab, in the order of the data. What re-runs and why: workflow/rules/common.smk.
+# The chain of inference_lab, in the order of the data. What re-runs and why: workflow/rules/receipts.smk.
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -8,6 +8,7 @@ configfile: "config.yaml"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/receipts.smk"
 include: "workflow/rules/tests.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/summary.smk"

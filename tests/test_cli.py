@@ -132,6 +132,21 @@ class RunTest(unittest.TestCase):
         self.assertEqual((status, err.count("\n")), (130, 1))
         self.assertEqual(self.ends(BrokenPipeError()), (141, "", ""))
 
+    def test_a_log_says_how_a_stage_ended(self) -> None:
+        """--log holds the words of the end, refusal or result; a log that cannot be written is refused."""
+        checkout.enter(self)
+        words = ["summarize", "m1", "--section", json.dumps(JUDGE), "--log", "m1.log"]
+        for ended, status, said in (
+            (RecordError("raw.csv: is empty"), 2, "inference-lab: raw.csv: is empty\n"),
+            ("m1: 480 rows", 0, "m1: 480 rows\n"),
+        ):
+            with mock.patch.object(stages, "derive", side_effect=[ended]):
+                self.assertEqual(run(words)[0], status)
+            self.assertEqual(Path("m1.log").read_text(), said)
+        status, _, err = run([*words[:-1], "missing/m1.log"])
+        self.assertEqual(status, 2)
+        self.assertIn("missing/m1.log: cannot be written", err.splitlines()[-1])
+
 
 class ProgressTest(unittest.TestCase):
     """What a long step shows."""

@@ -25,6 +25,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add.set_defaults(run=_example)
 
     add = commands.add_parser("test", help="run the unit tests and write results/tests.json")
+    _add_log(add)
     add.set_defaults(run=_test)
 
     add = _stage(commands, "measure", "measure an experiment and record it")
@@ -41,6 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add.add_argument("experiment", nargs="*", help="default: all")
     add.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")
     add.add_argument("--receipt", type=Path, help="write the stage's receipt here and skip what it knows")
+    _add_log(add)
     add.set_defaults(run=_verify)
 
     add = commands.add_parser("explain", help="where a figure, summary or record comes from")
@@ -63,7 +65,20 @@ def _stage(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--section", required=True, type=_json, help="this stage's part of config.yaml as JSON"
     )
+    _add_log(parser)
     return parser
+
+
+def _add_log(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log", type=_emptied, help="write here too how it ended, in the same words")
+
+
+def _emptied(text: str) -> Path:
+    try:
+        Path(text).write_text("")  # what the run before said is not of this one
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: cannot be written ({error.strerror})") from None
+    return Path(text)
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -81,16 +96,25 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
     """Exit status of a parsed command; an error a user can meet is one line on stderr and 2."""
     args = parser.parse_args(words)
     try:
-        print(args.run(args))
-    except LabError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{parser.prog}: interrupted; nothing half-made was left in place", file=sys.stderr)
-        return 130
+        said, status = _outcome(parser.prog, args)
+        print(said, file=sys.stderr if status else sys.stdout)
     except BrokenPipeError:
         return 141
-    return 0
+    if log := vars(args).get("log"):
+        try:
+            log.write_text(f"{said}\n", encoding="utf-8")
+        except OSError as error:  # a full disk, say: what happened was told all the same
+            print(f"{log}: cannot be written ({error.strerror})", file=sys.stderr)
+    return status
+
+
+def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int]:
+    try:
+        return args.run(args), 0
+    except LabError as error:
+        return f"{prog}: {error}", 2
+    except KeyboardInterrupt:
+        return f"{prog}: interrupted; nothing half-made was left in place", 130
 
 
 def _example(_: argparse.Namespace) -> str:

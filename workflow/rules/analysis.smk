@@ -6,12 +6,14 @@ rule analysis:
         verdicts=update("results/{experiment}/verdicts.csv"),
         page=update("results/{experiment}/analysis.md"),
         receipt=update("results/{experiment}/receipts/analysis.json"),
+    log:
+        "logs/{experiment}/analysis.log",
     wildcard_constraints:
         experiment=any_of(EXPERIMENTS),
     params:
         section=section("analysis"),
     shell:
-        "exec inference-lab analyze {wildcards.experiment:q} --section {params.section:q}"
+        "exec inference-lab analyze {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
 rule article:
@@ -20,12 +22,14 @@ rule article:
     output:
         page=update("docs/experiments/{experiment}.md"),
         receipt=update("results/{experiment}/receipts/article.json"),
+    log:
+        "logs/{experiment}/article.log",
     wildcard_constraints:
         experiment=any_of(EXPERIMENTS),
     params:
         section=section("article"),
     shell:
-        "exec inference-lab article {wildcards.experiment:q} --section {params.section:q}"
+        "exec inference-lab article {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
 # Every record checked and every derived file rebuilt in memory: what a fresh clone does first.
@@ -34,7 +38,9 @@ rule verify:
         inputs("verify"),
     output:
         update(receipts.VERIFIED_RECEIPT),
+    log:
+        "logs/verify.log",
     params:
         config=lab_files.canonical({"experiments": config["experiments"]}),
     shell:
-        "exec inference-lab verify --config {params.config:q} --receipt {output:q}"
+        "exec inference-lab verify --config {params.config:q} --receipt {output:q} --log {log:q}"

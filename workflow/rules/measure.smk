@@ -6,6 +6,8 @@ rule measure:
         raw=update("results/{experiment}/raw.csv"),
         controls=update("results/{experiment}/controls.csv"),
         manifest=update("results/{experiment}/manifest.json"),
+    log:
+        "logs/{experiment}/measure.log",
     wildcard_constraints:
         experiment=any_of(AUTO),
     resources:
@@ -13,7 +15,7 @@ rule measure:
     params:
         section=section("measure"),
     shell:
-        "exec inference-lab measure {wildcards.experiment:q} --section {params.section:q}"
+        "exec inference-lab measure {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
 # The same, for experiments that measure only when asked for: -R measure_manual.

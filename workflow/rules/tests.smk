@@ -4,5 +4,7 @@ rule tests:
         inputs("tests"),
     output:
         receipts.TESTS_RECEIPT,  # not update(): a failure leaves no receipt
+    log:
+        "logs/tests.log",
     shell:
-        "exec inference-lab test"
+        "exec inference-lab test --log {log:q}"

@@ -1,0 +1,73 @@
+# Receipts decide what runs; times and metadata never do. The decisions are inference_lab.records.chain's;
+# here they are carried to Snakemake, with the semi-internals that needs (one test each).
+
+
+def jobs_run_here():
+    """Whether this call runs jobs: a plan or a list does not, and a job's own Snakemake is not the one."""
+    asked = workflow.executor_plugin is not None and not workflow.dryrun
+    return asked and workflow.is_main_process
+
+
+@functools.cache
+def walk():
+    """The one walk over the receipts of this call, after the checkout was claimed."""
+    claim()
+    # Metadata does not decide either, with or without the profile.
+    workflow.dag_settings.rerun_triggers = set()
+    asked = receipts.Asked(
+        frozenset(map(str, workflow.dag_settings.forcerun)),
+        workflow.dag_settings.forceall,
+    )
+    return receipts.Chain(config, asked)
+
+
+def claim():
+    """Hold this checkout until the process ends and clear what a killed run left; a plan takes nothing."""
+    if not jobs_run_here():
+        return
+    here = os.open(".", os.O_RDONLY)  # the kernel frees it with its holder
+    lab_locks.hold(here, "runs in this checkout")
+    state = Path(".snakemake")  # the run before removed its locks/ on its way out
+    (state / "locks").mkdir(parents=True, exist_ok=True)
+    for left in (*state.glob("locks/*"), *state.glob("incomplete/*")):
+        left.unlink(missing_ok=True)
+    lab_files.clear_leftovers()
+
+
+def step_of(stage, wildcards):
+    return walk().step(
+        stage, wildcards.get("experiment", ""), wildcards.get("figure", "")
+    )
+
+
+def inputs(stage, *needs):
+    """An input function: a receipt that holds makes every link ancient, one that does not forces the job."""
+
+    def of(wildcards):
+        try:
+            step = step_of(stage, wildcards)
+            why = walk().why(step)
+            if stage == "measure" and walk().manual(step.experiment):
+                workflow.dag.forcerules.discard(workflow.get_rule("measure_manual"))
+            reads = [
+                *step.sources(walk().sources),
+                *step.reads,
+                *needs,
+                "pyproject.toml",
+            ]
+        except LabError as error:
+            refuse(error)
+        if not why:
+            return [ancient(path) for path in reads if os.path.exists(path)]
+        if stage != "tests":
+            # Past a current measurement, whose link to the tests is ancient, a run of the tests would hide
+            # that this job has to run (and it must not run when they fail): it is linked to them itself.
+            reads.append(receipts.TESTS_RECEIPT)
+        logger.info(f"{step.name}: {'; '.join(why)}")
+        workflow.dag.forcefiles.add(step.receipt)
+        if stage == "measure" and receipts.tests_ran_elsewhere():
+            logger.info("tests: the receipt is from another platform or other versions")
+            workflow.dag.forcefiles.add(receipts.TESTS_RECEIPT)
+        return reads
+
+    return of
