@@ -1,4 +1,4 @@
-"""Does the pinned Snakemake still do what workflow/rules/common.smk relies on beyond its documentation?
+"""Does the pinned Snakemake still do what workflow/rules/*.smk relies on beyond its documentation?
 
 One test for each name used, on workflows of a few lines, and one that our own names hide none of Snakemake's.
 """
