@@ -28,6 +28,7 @@ PINS_FILE = "pyproject.toml"
 _LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records")
 _DISTRIBUTION_OF = {"yaml": "pyyaml"}
 _IGNORED_FIELDS = frozenset({"kind", "type_comment"})
+_HOLDS_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 _HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -116,7 +117,7 @@ class Sources:
     def _source(self, path: str) -> "_Source":
         if path not in self._read:
             tree = _parse(self.root / path)
-            names = dict.fromkeys(_imports(tree))
+            names = dict.fromkeys(_imports(tree, path))
             self._read[path] = _Source(
                 digest_of_tree(tree),
                 tuple(name for name in names if _counts(name) and module_path(name, self.root)),
@@ -185,25 +186,29 @@ def _is_empty(part: object) -> bool:
 
 def _parse(path: Path) -> ast.Module:
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        return ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         raise ConfigError(f"{path} line {error.lineno}: not Python ({error.msg}); mend it") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
         raise ConfigError(f"{path}: not Python ({error}); mend it or restore it from git") from None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            raise ConfigError(f"{path} line {node.lineno}: a relative import; write inference_lab. in full")
-    return tree
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
+def _imports(tree: ast.Module, path: str) -> Iterator[str]:
     """Every module a file may import, with `from a import b` counted as both a and a.b."""
-    for node in ast.walk(tree):
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            if node.level or node.module is None:
+                raise ConfigError(
+                    f"{path} line {node.lineno}: a relative import; write inference_lab. in full"
+                )
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        else:  # no expression holds an import
+            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, _HOLDS_STATEMENTS)]
 
 
 def _counts(module: str) -> bool:
