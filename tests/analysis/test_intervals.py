@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, quantile_test
 
+from inference_lab.analysis.interval import excludes_one, within
 from inference_lab.analysis.intervals import (
     Comparison,
     Estimate,
@@ -16,7 +17,6 @@ from inference_lab.analysis.intervals import (
     compare,
     doubts,
     estimate,
-    excludes_one,
     holm,
     least_effect,
     ranks,
@@ -177,3 +177,24 @@ class Doubts(unittest.TestCase):
         found = compare(np.array([[3.0, 3.01] * 5 + [3.2, 3.21] * 5] * 6))
         self.assertIsNotNone(found.states)
         self.assertEqual(doubts(found, 0.02), [])
+
+
+class WithinAPrediction(unittest.TestCase):
+    """`within`: where intervals lie, open ends included."""
+
+    def test_inside_outside_astride(self) -> None:
+        """True only when every interval is inside, False only when every one is outside."""
+        for intervals, expected in (
+            ([(2, 3)], True),
+            ([(1, 4)], True),
+            ([(0.5, 0.9)], False),
+            ([(5, None)], False),
+            ([(None, 0.5)], False),
+            ([(0.9, 2)], None),
+            ([(2, None)], None),
+            ([(None, None)], None),
+            ([(2, 3), (0.5, 0.9)], None),
+            ([(2, 3), (3, 5)], None),
+        ):
+            self.assertEqual(within(intervals, 1, 4), expected, intervals)
+        self.assertIs(within([(None, 3)], -math.inf, 4), True)

@@ -9,15 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inference_lab.analysis.interval import Interval, within
 from inference_lab.analysis.intervals import (
     Comparison,
     Estimate,
-    Interval,
     claims,
     compare,
     doubts,
     least_effect,
-    within,
 )
 from inference_lab.analysis.rounds import METRICS, rounds_of
 from inference_lab.analysis.rows import Row, bound_column, bounds, in_words, number, pick

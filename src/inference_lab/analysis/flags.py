@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from inference_lab.analysis.interval import excludes_one
 from inference_lab.analysis.intervals import (
     Comparison,
     Times,
@@ -17,7 +18,6 @@ from inference_lab.analysis.intervals import (
     compare,
     doubts,
     estimate,
-    excludes_one,
     least_effect,
 )
 from inference_lab.analysis.rounds import Rounds
@@ -28,15 +28,12 @@ BOUNDS: Mapping[str, float] = {
     "max_probe_drift": 0.1,  # relative change of a fixed calculation
     "max_warmup_residual": 0.1,  # relative excess of a process's first rounds over its later ones
 }
-# invalid: measuring itself said so; aa: the baseline differs from itself; processes, regime: see intervals
-CODES = ("invalid", "oracle", "threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime")
-SEPARATOR = " | "  # between one advice and the next in a row of the summary
 FEWEST = 6  # signs that can all agree by chance in less than 5% (2 / 2**6)
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A code of CODES, or "" for a note that stops no claim; the advice names cause and way out."""
+    """A code of `rows.CODES`, or "" for a note that stops no claim; the advice names cause and way out."""
 
     code: str
     advice: str

@@ -6,7 +6,6 @@ Assumes nothing about the shape of the times. Does not know what was timed or wh
 Every number is an order statistic, a quotient, or a count, so it has the same bits on every CPU.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, ndtr
 
-Interval = tuple[float | None, float | None]
+from inference_lab.analysis.interval import Interval, excludes_one
+
 Times = NDArray[Any]  # (processes, rounds), ns or ratios
 
 ALPHA = 0.05
@@ -182,27 +182,6 @@ def doubts(comparison: Comparison, least: float) -> list[str]:
     if comparison.states and len({_side(state, least) for state in comparison.states}) > 1:
         found.append("regime")
     return found
-
-
-def within(intervals: Sequence[Interval], low: float, high: float) -> bool | None:
-    """True when every interval lies inside [low, high], False when every one lies outside, else None.
-
-    An open bound lies anywhere; low may be -inf.
-    """
-    unbounded = low == -math.inf
-    if all(
-        (unbounded or (lo is not None and low <= lo)) and hi is not None and hi <= high
-        for lo, hi in intervals
-    ):
-        return True
-    if all((hi is not None and hi < low) or (lo is not None and lo > high) for lo, hi in intervals):
-        return False
-    return None
-
-
-def excludes_one(lo: float | None, hi: float | None) -> bool:
-    """Whether 1 lies outside; an open bound excludes nothing."""
-    return (lo is not None and lo > 1) or (hi is not None and hi < 1)
 
 
 def _side(ratio: float, least: float) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from inference_lab.analysis.intervals import Interval
+from inference_lab.analysis.interval import Interval
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

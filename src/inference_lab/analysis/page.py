@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.flags import SEPARATOR
 from inference_lab.analysis.markdown import made_from, short, table, with_interval
-from inference_lab.analysis.rows import bounds, check_rows, in_words, number
+from inference_lab.analysis.rows import SEPARATOR, bounds, check_rows, in_words, number
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.raw import CELL_COLUMNS

@@ -11,11 +11,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.flags import CODES
-from inference_lab.analysis.intervals import excludes_one
+from inference_lab.analysis.interval import Interval, excludes_one
 from inference_lab.errors import ConfigError, RecordError
 
 Row = Mapping[str, str]
+
+# invalid: measuring itself said so; aa: the baseline differs from itself; processes, regime: see intervals
+CODES = ("invalid", "oracle", "threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime")
+SEPARATOR = " | "  # between one advice and the next in a row of the summary
+
 _ORDERED = (  # of a timing row, ascending wherever they are not empty
     ("min_ms", "p50_ms", "p95_ms", "max_ms"),
     ("p50_lo_ms", "p50_ms", "p50_hi_ms"),
@@ -103,7 +107,7 @@ def number(row: Row, column: str, place: str) -> float | None:
     return found
 
 
-def bounds(row: Row, column: str, place: str) -> tuple[float | None, float | None]:
+def bounds(row: Row, column: str, place: str) -> Interval:
     """Lower and upper bound of a column; None, None where the table has none."""
     lo, hi = (bound_column(row, column, end) for end in ("lo", "hi"))
     return (number(row, lo, place) if lo else None), (number(row, hi, place) if hi else None)

@@ -8,9 +8,10 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from inference_lab.analysis.flags import CODES, SEPARATOR, Judgement, judge_rounds
+from inference_lab.analysis.flags import Judgement, judge_rounds
 from inference_lab.analysis.intervals import estimate
 from inference_lab.analysis.rounds import METRICS, Rounds, rounds_of
+from inference_lab.analysis.rows import CODES, SEPARATOR
 from inference_lab.records.raw import CELL_COLUMNS
 from inference_lab.records.record import Record
 
