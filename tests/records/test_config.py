@@ -2,10 +2,14 @@
 
 import contextlib
 import copy
+import functools
 import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
+
+import yaml
 
 from inference_lab.errors import ConfigError
 from inference_lab.records.config import check_config, load_config, read_yaml
@@ -100,8 +104,9 @@ class ConfigTest(unittest.TestCase):
     """What config.yaml may say."""
 
     def setUp(self) -> None:
-        """The schema is found from the root of the checkout."""
+        """The schema is found from the root of the checkout; it is parsed once, which takes longest."""
         self.enterContext(contextlib.chdir(ROOT))
+        self.enterContext(mock.patch("yaml.safe_load", functools.cache(yaml.safe_load)))
 
     def refusal(self, config: Any) -> str:
         """The one line with which a config is refused."""
