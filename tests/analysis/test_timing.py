@@ -184,6 +184,14 @@ class Flags(unittest.TestCase):
             timing_record(blas_threads=2, environment={"affinity": [0]}), "threads", "1 cores"
         )
 
+    def test_a_neighbour_the_experiment_made(self) -> None:
+        """Two threads and a busy neighbour on two cores: that cell is flagged, the others are not."""
+        record = timing_record(paths=("alone", "beside_busy"), vary={"blas_threads": (1, 2)}, rounds=6)
+        environment = {**record.manifest["environment"], "blas": {"threads": [1, 2]}}
+        record = changed(record, environment=environment, neighbours={"beside_busy": 1})
+        flagged = [(row["path"], row["blas_threads"]) for row in table(record) if row["flags"] == "threads"]
+        self.assertEqual(flagged, [("beside_busy", "2")])
+
     def test_a_path_that_is_wrong(self) -> None:
         """A failed oracle flags the record with path, error and tolerance."""
         record = timing_record()

@@ -21,6 +21,7 @@ from inference_lab.analysis.intervals import (
     least_effect,
 )
 from inference_lab.analysis.rounds import Rounds
+from inference_lab.records.raw import Sample
 from inference_lab.records.record import Record
 
 BOUNDS: Mapping[str, float] = {
@@ -63,12 +64,13 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Mapping[str, Any]) -> Ju
         if path != rounds.baseline
     }
     differs = dict(zip(same, claims(list(same.values()), least), strict=True))
-    everywhere = [*_of_record(record, rounds, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
+    everywhere = [*_of_record(record, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
     if not same:
         everywhere.append(Flag("", "A/A not assessed: the baseline was measured once a round"))
     flags = {
         cell: [
             *everywhere,
+            *_threads(record, rounds.cells[cell][0]),
             *_same(same.get(cell[1]), differs=differs.get(cell[1], False)),
             *_warmup_residual(times, bounds["max_warmup_residual"]),
             *_doubts(ratios.get(cell), least),
@@ -83,8 +85,8 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Mapping[str, Any]) -> Ju
     return Judgement(ratios, claimed, same, least, flags)
 
 
-def _of_record(record: Record, rounds: Rounds, bounds: Mapping[str, Any]) -> Iterator[Flag]:
-    """Why the whole record is invalid: what measuring said, oracle, threads, a machine that stayed busy."""
+def _of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
+    """Why the whole record is invalid: what measuring said, oracle, a machine that stayed busy."""
     validity = record.manifest.get("validity", {"valid": True})
     if not validity["valid"]:
         yield Flag("invalid", f"measuring found it invalid: {'; '.join(validity['reasons'])}; measure again")
@@ -96,7 +98,6 @@ def _of_record(record: Record, rounds: Rounds, bounds: Mapping[str, Any]) -> Ite
                 f" {found['tolerance']:.3g}); mend the path, then measure again",
             )
     environment: Mapping[str, Any] = record.manifest.get("environment", {})
-    yield from _threads(environment, {cell[0].blas_threads for cell in rounds.cells.values()})
     others = environment.get("others_cpu")
     if others is None:
         yield Flag("", "load of others not assessed: this machine does not show it")
@@ -108,18 +109,26 @@ def _of_record(record: Record, rounds: Rounds, bounds: Mapping[str, Any]) -> Ite
         )
 
 
-def _threads(environment: Mapping[str, Any], asked: set[int]) -> Iterator[Flag]:
-    got = (environment.get("blas") or {}).get("threads")
-    allowed = environment.get("affinity")
+def _threads(record: Record, sample: Sample) -> Iterator[Flag]:
+    """BLAS had other threads than a cell declares, or more threads wanted to run than there were cores.
+
+    The manifest's `neighbours` says, by path, how many cores the experiment itself kept busy beside it.
+    """
+    environment: Mapping[str, Any] = record.manifest.get("environment", {})
+    got, cores = (environment.get("blas") or {}).get("threads"), environment.get("affinity")
+    beside: int = record.manifest.get("neighbours", {}).get(sample.path, 0)
+    asked = sample.blas_threads
     if got is None:
         yield Flag("", "threads of BLAS not assessed: the record does not say how many it had")
-    elif not asked <= set(got if isinstance(got, list) else [got]):  # pyright: ignore[reportUnknownArgumentType]
+    elif asked not in (got if isinstance(got, list) else [got]):
         yield Flag(
-            "threads", f"BLAS had {got} threads, declared are {sorted(asked)}; set OPENBLAS_NUM_THREADS"
+            "threads", f"BLAS had {got} threads, declared are {asked}; set OPENBLAS_NUM_THREADS={asked}"
         )
-    elif allowed is not None and max(asked) > len(allowed):
+    elif cores is not None and asked + beside > len(cores):
         yield Flag(
-            "threads", f"{max(asked)} threads shared {len(allowed)} cores; allow as many cores as threads"
+            "threads",
+            f"{asked} threads of BLAS and {beside} of a neighbour shared {len(cores)} cores: a split product"
+            " waits for the scheduler; allow as many cores as threads",
         )
 
 
