@@ -1,6 +1,7 @@
 """Which sources and pins stand behind a stage, and digests that only meaning changes."""
 
 import ast
+import contextlib
 import itertools
 import json
 import os
@@ -202,6 +203,16 @@ class ClosureTest(unittest.TestCase):
                     Sources().closure("experiments.decode_paths")
                 self.assertIn("src/inference_lab/benchmark.py", str(raised.exception))
                 self.assertNotIn("\n", str(raised.exception))
+
+    def test_another_folder_is_no_checkout(self) -> None:
+        """Outside a checkout the way out is told: go into one."""
+        Path("elsewhere").mkdir()
+        with contextlib.chdir("elsewhere"):
+            for reads in (lambda: Sources().closure("attention"), lambda: Sources().pinned):
+                with self.assertRaisesRegex(
+                    ConfigError, "no such f.*; run this in a checkout of the project"
+                ):
+                    reads()
 
     def test_pins_are_those_of_what_is_imported(self) -> None:
         """A stage is pinned to the packages its closure imports: measuring knows no matplotlib."""

@@ -61,6 +61,8 @@ class Sources:
         while waiting:
             module = waiting.pop()
             path = module_path(module, self.root)
+            if path is None and not (self.root / SOURCE_ROOT).is_dir():
+                raise ConfigError(f"{SOURCE_ROOT}/: no such folder; run this in a checkout of the project")
             if path is None:
                 raise ConfigError(
                     f"no module {module} under {SOURCE_ROOT}/: name an existing one in `by:` or `figures:`"
@@ -100,6 +102,8 @@ class Sources:
         try:
             project = tomllib.loads(path.read_text(encoding="utf-8"))
             lines: list[str] = project["tool"]["uv"]["constraint-dependencies"]
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such file; run this in a checkout of the project") from None
         except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: not TOML ({error}); mend it or restore it from git") from None
         except KeyError:
