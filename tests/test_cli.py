@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import sys
 import unittest
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from unittest import mock
 
 from inference_lab import cli, stages
 from inference_lab.errors import ConfigError, InputError, LabError, MeasurementRefused, RecordError
+from inference_lab.records import locks
 from inference_lab.records.chain import Chain, Step
 from tests import checkout
 from tests.checkout import CONFIG, JUDGE, MEASURE
@@ -38,25 +40,23 @@ class StageCommandsTest(unittest.TestCase):
         for step in walk.steps("m1"):
             words = [*step.command, "--section", json.dumps(step.section)]
             name = "measure" if step.stage == "measure" else "derive"
-            with (
-                self.subTest(words),
-                mock.patch.object(stages, name, return_value="done") as stage,
-                mock.patch("inference_lab.records.locks.die_with_parent"),
-            ):
+            with self.subTest(words), mock.patch.object(stages, name, return_value="done") as stage:
                 self.assertEqual(run(words), (0, "done\n", ""))
                 self.assertEqual(stage.call_args.args[0], step)
 
     def test_measuring_dies_with_its_run(self) -> None:
-        """The measuring command binds its life to its parent's before anything else is done."""
+        """A command that a run started binds its life to the run's before anything else, its children not."""
         order = mock.Mock()
         order.measure.return_value = "done"
         with (
+            mock.patch.dict("os.environ", {locks.RUN_VARIABLE: "7"}),
             mock.patch("inference_lab.records.locks.die_with_parent", order.bind),
             mock.patch.object(stages, "measure", order.measure),
         ):
             run(["measure", "m1", "--section", json.dumps(MEASURE), "--lock", "own.lock"])
+            self.assertNotIn(locks.RUN_VARIABLE, os.environ)
         bound, measured = order.mock_calls
-        self.assertEqual(bound, mock.call.bind())
+        self.assertEqual(bound, mock.call.bind(7))
         self.assertEqual(measured.args[1], Path("results/m1/manifest.json"))
         self.assertEqual((measured.kwargs["in_pipeline"], measured.kwargs["lock"]), (True, Path("own.lock")))
 
@@ -92,7 +92,7 @@ class StageCommandsTest(unittest.TestCase):
             (["figure", "m1", "x.svg", "--section", judge], "m1 has no figure 'x.svg'"),
             (["measure", "m1", "--section", json.dumps(MEASURE | {"by": "none"})], "no module inference_lab"),
         ):
-            with self.subTest(words), mock.patch("inference_lab.records.locks.die_with_parent"):
+            with self.subTest(words):
                 status, out, err = run(words)
                 self.assertEqual((status, out), (2, ""))
                 self.assertRegex(err, f"^inference-lab: .*{said}.*\n$")

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import os
 import random
 import subprocess
 import sys
@@ -152,8 +153,8 @@ PROBE = Timed("probe", _probe, 1, 1, 1, kind="probe")
 def run_child(bind: Callable[[Mapping[str, Any]], Bench]) -> int:
     """Exit status of one measuring process: its task as JSON on stdin, its findings as lines on stdout."""
     try:
-        die_with_parent()
         task = json.loads(sys.stdin.read())
+        die_with_parent(task["parent"])
         section = task["section"]
         threads = section["blas_threads"]
         blas = environment.check_blas_threads(threads)
@@ -195,7 +196,12 @@ def measure(module: str, section: Mapping[str, Any], progress: Callable[[int, in
     total = section["processes"] * section["rounds"]
     with environment.Watch() as watch:
         for process in range(section["processes"]):
-            task = {"section": section, "process": process, "check": process == 0}
+            task = {
+                "section": section,
+                "process": process,
+                "check": process == 0,
+                "parent": os.getpid(),
+            }
             done = process * section["rounds"]
             ready, rows = _one_process(
                 module, task, watch, lambda round_, done=done: progress(done + round_, total)

@@ -110,6 +110,7 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
 
 def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int]:
     try:
+        locks.die_with_run()
         return args.run(args), 0
     except LabError as error:
         return f"{prog}: {error}", 2
@@ -132,7 +133,6 @@ def _test(_: argparse.Namespace) -> str:
 def _measure(args: argparse.Namespace) -> str:
     from inference_lab import stages
 
-    locks.die_with_parent()
     step = chain.measure_step(args.experiment, args.section)
     shown = progress(f"{args.experiment} measure")
     return stages.measure(step, Path(step.receipt), shown, in_pipeline=True, lock=args.lock)

@@ -32,10 +32,10 @@ ORPHAN = """
 from unittest import mock
 from inference_lab.errors import MeasurementRefused
 from inference_lab.records.locks import die_with_parent
-for parents in ([7, 1], [1, 1]):
+for known, parents in ((None, [7, 1]), (None, [1, 1]), (8, [7]), (1, [1])):
     with mock.patch("os.getppid", side_effect=parents):
         try:
-            die_with_parent()
+            die_with_parent(known)
         except MeasurementRefused as error:
             print(error)
 """
@@ -122,9 +122,9 @@ class ParentTest(unittest.TestCase):
             self.fail("the child lived on after its parent was killed")
 
     def test_it_does_not_start_without_one(self) -> None:
-        """A process whose run is gone already, or goes while it asks, refuses to measure."""
+        """A process whose run is gone, whoever adopted it, or goes while it asks, refuses to measure."""
         found = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, text=True, check=True)
-        self.assertEqual(found.stdout.count("the run that started this measurement is gone"), 2, found.stdout)
+        self.assertEqual(found.stdout.count("the run that started this measurement is gone"), 3, found.stdout)
 
 
 if __name__ == "__main__":

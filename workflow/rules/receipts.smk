@@ -1,6 +1,8 @@
 # Receipts decide what runs; times and metadata never do. The decisions are inference_lab.records.chain's;
 # here they are carried to Snakemake, with the semi-internals that needs (one test each).
 
+os.environ[lab_locks.RUN_VARIABLE] = str(os.getpid())  # whom every job dies with
+
 
 def jobs_run_here():
     """Whether this call runs jobs: a plan or a list does not, and a job's own Snakemake is not the one."""

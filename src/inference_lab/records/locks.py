@@ -9,13 +9,14 @@ import fcntl
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 from inference_lab.errors import MeasurementRefused
 
-MACHINE_LOCK = Path(tempfile.gettempdir()) / "inference-lab-measuring.lock"
+# Not tempfile.gettempdir(): that writes there first, and on a full disk no command would start.
+MACHINE_LOCK = Path(os.environ.get("TMPDIR") or "/tmp", "inference-lab-measuring.lock")
+RUN_VARIABLE = "INFERENCE_LAB_RUN"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -71,11 +72,21 @@ def _open(lock: Path) -> int:
         ) from None
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies; refuse to start without one."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Ask the kernel to kill this process when its parent dies; refuse to start without one.
+
+    `parent` is the process that started this one, where that is known. Where it is not, a parent that was
+    gone before this call is noticed only when process 1 took its place.
+    """
     if sys.platform != "linux":
         return
-    parent = os.getppid()
+    expected = parent or os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or parent == 1:
+    if os.getppid() != expected or (parent is None and expected == 1):
         raise MeasurementRefused("the run that started this measurement is gone; start it again")
+
+
+def die_with_run() -> None:
+    """When a run of Snakemake started this process, as RUN_VARIABLE says, live no longer than that run."""
+    if run := os.environ.pop(RUN_VARIABLE, None):
+        die_with_parent(int(run))
