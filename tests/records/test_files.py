@@ -61,6 +61,14 @@ class WriteTest(unittest.TestCase):
                 self.assertIn("No space left", str(raised))
                 self.assertIn(TARGET.read_text(), ("old\n", "new\n" * 1000))
 
+    def test_a_reader_in_the_middle_goes_on(self) -> None:
+        """Who has the old file open reads it to its end: the new one is another file of the same name."""
+        files.write_file(TARGET, "old\n")
+        with TARGET.open() as reader:
+            files.write_file(TARGET, "new\n")
+            self.assertEqual(reader.read(), "old\n")
+        self.assertEqual(TARGET.read_text(), "new\n")
+
     def test_a_target_that_cannot_be_written_is_named(self) -> None:
         """A folder in the file's place, or a file in the folder's, is an error that names the target."""
         Path("results/a folder").mkdir(parents=True)

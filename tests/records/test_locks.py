@@ -1,6 +1,7 @@
 """One measurement at a time on a machine, and none without its run."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -66,6 +67,8 @@ class LockTest(unittest.TestCase):
         with locks.one_measurement(self.lock):
             second = self.other()
             assert second.stderr is not None
+            said, _, _ = select.select([second.stdout, second.stderr], [], [], 10)
+            self.assertEqual(said, [second.stderr])
             words = second.stderr.readline()
             self.assertRegex(words, rf"^waiting: process {os.getpid()} \(.*\) measures on this machine\n$")
             self.assertIsNone(second.poll())
