@@ -175,9 +175,11 @@ def timing_record(
         clock += elapsed + 20_000
         number += 1
 
-    for process in range(processes):
+    own = axis == "blas_threads"  # a process has one number of threads from its start
+    for process in range(processes * len(values) if own else processes):
+        here = [values[process % len(values)]] if own else list(values)
         position = 0
-        for value in values:
+        for value in here:
             for path in paths:
                 for _ in range(warmups):
                     call("warmup", path, value, process, 0, position, 0)
@@ -187,7 +189,7 @@ def timing_record(
             if probe:
                 call("probe", "probe", 1, process, round_, position, 0)
                 position += 1
-            for value in rng.sample(list(values), len(values)) if shuffle else values:
+            for value in rng.sample(here, len(here)) if shuffle else here:
                 group = [("sample", path) for path in paths] + [("replica", baseline)] * replica
                 if shuffle:
                     rng.shuffle(group)

@@ -16,8 +16,9 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,10 @@ PROBE_LOOPS = 20_000  # about 1 ms of plain Python
 
 @dataclass(frozen=True)
 class Timed:
-    """One thing to time: the cell it belongs to and the call; `dtype` is read from what it returns."""
+    """One thing to time: the cell it belongs to and the call; `dtype` is read from what it returns.
+
+    `around` makes what surrounds each call: entered before the clock is read, left after it.
+    """
 
     path: str
     call: Callable[[], NDArray[Any]]
@@ -44,6 +48,7 @@ class Timed:
     num_heads: int = 1
     num_kv_heads: int = 1
     kind: str = "sample"
+    around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 
 
 @dataclass(frozen=True)
@@ -51,12 +56,13 @@ class Bench:
     """What one process times: per varied value the calls of one group, adjacent in every round.
 
     `check` returns the oracle's findings for every path, made before anything is timed; `data_sha256`
-    says which inputs all paths share.
+    says which inputs all paths share; `facts` of every process are kept in the manifest.
     """
 
     groups: Sequence[Sequence[Timed]]
     check: Callable[[], list[dict[str, Any]]]
     data_sha256: str
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def with_replica(group: Sequence[Timed], baseline: str) -> list[Timed]:
@@ -97,9 +103,10 @@ def time_calls(
     samples: list[Sample] = []
 
     def once(timed: Timed, kind: str, round_: int, position: int) -> None:
-        started = clock()
-        output = timed.call()
-        elapsed = clock() - started
+        with timed.around():
+            started = clock()
+            output = timed.call()
+            elapsed = clock() - started
         samples.append(
             Sample(
                 process,
@@ -161,7 +168,7 @@ def run_child(bind: Callable[[Mapping[str, Any]], Bench]) -> int:
         bench = bind(section)
         oracle = bench.check() if task["check"] else []
         ready = {"blas": blas, "thread_variables": environment.thread_variables()}
-        _say(ready={**ready, "oracle": oracle, "data_sha256": bench.data_sha256})
+        _say(ready={**ready, "oracle": oracle, "data_sha256": bench.data_sha256, "facts": bench.facts})
         samples = time_calls(
             bench,
             process=task["process"],
@@ -182,10 +189,28 @@ def _say(**message: object) -> None:
     print(json.dumps(message), flush=True)
 
 
-def measure(module: str, section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
-    """The whole measurement of a section: `processes` fresh processes of `module`, one after another.
+def threads_of_processes(section: Mapping[str, Any]) -> list[int]:
+    """How many BLAS threads each process has, in the order they run.
 
-    Raises MeasurementRefused when threads, oracle, inputs or the number of rows are not as declared.
+    Where the section varies blas_threads, each number has `processes` processes of its own: one of each,
+    shuffled, then one of each again.
+    """
+    order = random.Random(section["fixed"]["seed"])
+    numbers: list[int] = section["vary"].get("blas_threads") or [section["blas_threads"]]
+    return [number for _ in range(section["processes"]) for number in order.sample(numbers, len(numbers))]
+
+
+def measure(
+    module: str,
+    section: Mapping[str, Any],
+    progress: Callable[[int, int], None],
+    *,
+    first_process: int = 0,
+) -> Measurement:
+    """The whole measurement of a section: fresh processes of `module`, one after another.
+
+    `first_process` is the number of the first, which decides its order too. Raises MeasurementRefused
+    when threads, oracle, inputs or the number of rows are not as declared.
     """
     if "blas_threads" not in section["vary"]:
         environment.check_thread_variables(section["blas_threads"])
@@ -193,16 +218,17 @@ def measure(module: str, section: Mapping[str, Any], progress: Callable[[int, in
     waited_s = environment.wait_until_quiet(quiet_bound, patience_s)
     found: list[dict[str, Any]] = []
     samples: list[Sample] = []
-    total = section["processes"] * section["rounds"]
+    threads = threads_of_processes(section)
+    total = len(threads) * section["rounds"]
     with environment.Watch() as watch:
-        for process in range(section["processes"]):
+        for number, blas_threads in enumerate(threads):
             task = {
-                "section": section,
-                "process": process,
-                "check": process == 0,
+                "section": {**section, "blas_threads": blas_threads},
+                "process": first_process + number,
+                "check": blas_threads not in threads[:number],
                 "parent": os.getpid(),
             }
-            done = process * section["rounds"]
+            done = number * section["rounds"]
             ready, rows = _one_process(
                 module, task, watch, lambda round_, done=done: progress(done + round_, total)
             )
@@ -217,14 +243,28 @@ def measure(module: str, section: Mapping[str, Any], progress: Callable[[int, in
         kind="timing",
         files={"raw.csv": write_samples(formal), "controls.csv": write_samples(controls, controls=True)},
         rows={"raw.csv": len(formal), "controls.csv": len(controls)},
-        facts={"oracle": found[0]["oracle"], "data_sha256": found[0]["data_sha256"]},
+        facts={
+            "oracle": [finding for ready in found for finding in ready["oracle"]],
+            "data_sha256": found[0]["data_sha256"],
+            **({"processes": [ready["facts"] for ready in found]} if found[0]["facts"] else {}),
+        },
         environment={
             **watch.summary(),
             "waited_for_quiet_s": waited_s,
-            "blas": found[0]["blas"],
-            "thread_variables": found[0]["thread_variables"],
+            "blas": _of_all(ready["blas"] for ready in found),
+            "thread_variables": _of_all(ready["thread_variables"] for ready in found),
         },
     )
+
+
+def _of_all(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all processes say under each name: the one value, or the list of those that differ."""
+    values: dict[str, list[Any]] = {}
+    for facts in found:
+        for name, value in facts.items():
+            if value not in (known := values.setdefault(name, [])):
+                known.append(value)
+    return {name: some[0] if len(some) == 1 else sorted(some) for name, some in values.items()}
 
 
 def _one_process(

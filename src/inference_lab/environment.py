@@ -197,16 +197,18 @@ def _cpu_times(child: int | None = None) -> _CpuTimes | None:
         return None
     user, nice, system, _idle, _iowait, irq, soft, steal, *_ = map(int, stat.split("\n", 1)[0].split()[1:])
     busy, stolen = (user + nice + system + irq + soft) / _TICKS_PER_S, steal / _TICKS_PER_S
-    own = sum(os.times()[:4]) + (_process_s(child) if child is not None else 0.0)
+    own = sum(os.times()[:4]) + (process_s(child) if child is not None else 0.0)
     return time.monotonic(), busy, stolen, own
 
 
-def _process_s(pid: int) -> float:
-    """CPU seconds of a living process and of its children that ended; 0 once it is gone."""
+def process_s(pid: int) -> float:
+    """CPU seconds of a living process and of its children, ended or living; 0 once it is gone."""
     stat = _read(f"/proc/{pid}/stat")
     if stat is None:  # it was waited for: os.times counts it from then on
         return 0.0
-    return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / _TICKS_PER_S
+    children = (_read(f"/proc/{pid}/task/{pid}/children") or "").split()
+    own = sum(map(int, stat.rpartition(")")[2].split()[11:15])) / _TICKS_PER_S
+    return own + sum(process_s(int(child)) for child in children)
 
 
 def _others(before: _CpuTimes, now: _CpuTimes) -> tuple[float, float]:

@@ -90,7 +90,7 @@ class Evidence:
         """`of` at one cell over `of` at another. Raises as `row`."""
         above, below = self.row(of, at), self.row(of, over)
         rows = f"{of} at {in_words(at)} over {in_words(over)}"
-        if self.rounds and of in METRICS:
+        if self.rounds and of in METRICS and self.rounds.paired(above[self.axis], below[self.axis]):
             a, b = (self.rounds.metric(of, row["path"], int(row[self.axis])) for row in (above, below))
             found = compare(a / b)
             return Quantity(found.ratio, found.intervals, f"{rows}, round by round", found)

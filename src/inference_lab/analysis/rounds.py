@@ -18,6 +18,7 @@ from inference_lab.records.raw import CELL_COLUMNS, Sample
 from inference_lab.records.record import Record
 
 WAYS_OUT = "restore it from git or measure again"
+OF_A_PROCESS = "blas_threads"  # an axis of which each process has one value: set before it starts
 OTHER_UNIT = 500  # a time this far below its cell's median is written in another unit than ns
 
 # What a column of summary.csv makes of t ns (a number or an array) over B sequences and T tokens.
@@ -31,7 +32,10 @@ METRICS: Mapping[str, Callable[[Any, int, int], Any]] = {
 
 @dataclass(frozen=True)
 class Rounds:
-    """Times in ns, each array (processes, rounds): of every cell, of the replicas, of the probe."""
+    """Times in ns, each array (processes, rounds): of every cell, of the replicas, of the probe.
+
+    Rows are the processes that timed the cell, in order: all there were, unless the axis is OF_A_PROCESS.
+    """
 
     axis: str
     values: Sequence[int]
@@ -52,6 +56,10 @@ class Rounds:
         return {
             value: compare(again / self.times[self.baseline, value]) for value, again in self.replica.items()
         }
+
+    def paired(self, value: object, other: object) -> bool:
+        """Whether cells of these varied values were timed in the same rounds."""
+        return value == other or self.axis != OF_A_PROCESS
 
     def metric(self, of: str, path: str, value: int) -> Times:
         """(processes, rounds) of the metric `of` (a key of METRICS) in one cell."""
@@ -80,19 +88,23 @@ def rounds_of(record: Record) -> Rounds:
     groups: dict[tuple[str, str, int], list[_Row]] = defaultdict(list)
     for row in (*lines, *replicas):
         groups[row.sample.kind, row.sample.path, getattr(row.sample, axis)].append(row)
-    size = conditions["processes"], conditions["rounds"]
+    processes = _processes(lines, axis, values, conditions["processes"] * conditions.get("runs", 1), raw)
+    size = {value: (some, conditions["rounds"]) for value, some in processes.items()}
     cells = {
-        (path, value): _whole(groups["sample", path, value], size, raw, f"{path} at {axis} {value}")
+        (path, value): _whole(groups["sample", path, value], size[value], raw, f"{path} at {axis} {value}")
         for path in conditions["paths"]
         for value in values
     }
     baseline = conditions["baseline"]
     again = {
-        value: _whole(groups["replica", baseline, value], size, controls, f"the replica at {axis} {value}")
+        value: _whole(
+            groups["replica", baseline, value], size[value], controls, f"the replica at {axis} {value}"
+        )
         for value in values
         if conditions["replica"]
     }
-    probe = _whole(probes, size, controls, "the probe") if probes else None
+    every = sorted({process for some in processes.values() for process in some}), conditions["rounds"]
+    probe = _whole(probes, every, controls, "the probe") if probes else None
     _check_order(lines)
     _check_clock([*lines, *replicas, *probes], numbered=bool(probes))
     for rows in cells.values():
@@ -103,9 +115,9 @@ def rounds_of(record: Record) -> Rounds:
         conditions["paths"],
         baseline,
         {cell: [row.sample for row in rows] for cell, rows in cells.items()},
-        {cell: _array(rows, size) for cell, rows in cells.items()},
-        {value: _array(rows, size) for value, rows in again.items()},
-        None if probe is None else _array(probe, size),
+        {cell: _array(rows, conditions["rounds"]) for cell, rows in cells.items()},
+        {value: _array(rows, conditions["rounds"]) for value, rows in again.items()},
+        None if probe is None else _array(probe, conditions["rounds"]),
         conditions["fixed"].get("decode_steps"),
     )
 
@@ -116,19 +128,39 @@ class _Row:
     sample: Sample
 
 
-def _array(rows: Sequence[_Row], size: tuple[int, int]) -> Times:
-    return np.array([row.sample.elapsed_ns for row in rows], dtype=np.int64).reshape(size)
+def _array(rows: Sequence[_Row], rounds: int) -> Times:
+    return np.array([row.sample.elapsed_ns for row in rows], dtype=np.int64).reshape(-1, rounds)
 
 
-def _whole(rows: Iterable[_Row], size: tuple[int, int], file: str, what: str) -> list[_Row]:
-    """The rows of one cell by process and round, each there exactly once."""
+def _processes(
+    rows: Sequence[_Row], axis: str, values: Sequence[Any], number: int, file: str
+) -> dict[Any, Sequence[int]]:
+    """The processes that timed each varied value, `number` of them: the same, or each value its own."""
+    if axis != OF_A_PROCESS:
+        return dict.fromkeys(values, range(number))
+    had = {
+        value: {row.sample.process for row in rows if getattr(row.sample, axis) == value} for value in values
+    }
+    every = sorted(process for some in had.values() for process in some)
+    if every != list(range(number * len(values))) or {len(some) for some in had.values()} != {number}:
+        told = "; ".join(f"{axis} {value}: {sorted(some)}" for value, some in had.items())
+        raise RecordError(
+            f"{file}: the manifest declares {number} processes of their own for each {axis}, there are"
+            f" {told}; {WAYS_OUT}"
+        )
+    return {value: sorted(some) for value, some in had.items()}
+
+
+def _whole(rows: Iterable[_Row], size: tuple[Sequence[int], int], file: str, what: str) -> list[_Row]:
+    """The rows of one cell by process and round, each there exactly once; `size`: processes, rounds."""
+    processes, rounds = size
     seen: dict[tuple[int, int], _Row] = {}
     for row in rows:
         key = (row.sample.process, row.sample.round)
-        if key[0] >= size[0] or key[1] >= size[1]:
+        if key[0] not in processes or key[1] >= rounds:
             raise RecordError(
-                f"{row.place}: process {key[0]} round {key[1]}, the manifest declares {size[0]} processes"
-                f" of {size[1]} rounds; {WAYS_OUT}"
+                f"{row.place}: process {key[0]} round {key[1]}, the manifest declares {len(processes)}"
+                f" processes of {rounds} rounds; {WAYS_OUT}"
             )
         if key in seen:
             raise RecordError(
@@ -136,7 +168,7 @@ def _whole(rows: Iterable[_Row], size: tuple[int, int], file: str, what: str) ->
                 f" once; {WAYS_OUT}"
             )
         seen[key] = row
-    wanted = [(process, round_) for process in range(size[0]) for round_ in range(size[1])]
+    wanted = [(process, round_) for process in processes for round_ in range(rounds)]
     for process, round_ in wanted:
         if (process, round_) not in seen:
             raise RecordError(
@@ -151,7 +183,7 @@ def _check_conditions(rows: Sequence[_Row], conditions: Mapping[str, Any]) -> No
         return
     allowed: dict[str, Sequence[Any]] = {name: [getattr(rows[0].sample, name)] for name in CELL_COLUMNS}
     allowed |= {name: [value] for name, value in conditions["fixed"].items()}
-    allowed |= {"blas_threads": [conditions["blas_threads"]], "path": conditions["paths"]}
+    allowed |= {"blas_threads": [conditions.get("blas_threads")], "path": conditions["paths"]}
     allowed |= conditions["vary"]
     for row in rows:
         for name in CELL_COLUMNS:

@@ -3,7 +3,7 @@
 Binds conditions to callables; how they are timed is `benchmark`'s, what the times mean is `analysis`'s.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,23 +54,28 @@ def cells(section: Mapping[str, Any]) -> list[Inputs]:
 
 def bind(section: Mapping[str, Any]) -> Bench:
     """The paths of a section as calls without arguments, inputs made once and shared by all of them."""
-    known = attention.DECODE_PATHS
-    if unknown := [path for path in section["paths"] if path not in known]:
-        raise ConfigError(f"no decode path {unknown[0]!r}; there are {', '.join(known)}")
+    calls = {path: path_of(path) for path in section["paths"]}
     all_inputs = cells(section)
     groups: list[list[Timed]] = []
     for cell in all_inputs:
         B, T, C = cell[0].shape
-        group = [Timed(path, partial(known[path], *cell), B, T, C) for path in section["paths"]]
+        group = [Timed(path, partial(call, *cell), B, T, C) for path, call in calls.items()]
         groups.append(benchmark.with_replica(group, section["baseline"]) if section["replica"] else group)
     return Bench(
         groups,
-        check=lambda: [finding for cell in all_inputs for finding in _check(cell, section["paths"])],
+        check=lambda: [finding for cell in all_inputs for finding in check(cell, section["paths"])],
         data_sha256=benchmark.digest_of_arrays(*(array for cell in all_inputs for array in cell)),
     )
 
 
-def _check(cell: Inputs, paths: list[str]) -> list[dict[str, Any]]:
+def path_of(name: str) -> attention.DecodePath:
+    """The decode path of that name. Raises ConfigError when there is none."""
+    if name not in attention.DECODE_PATHS:
+        raise ConfigError(f"no decode path {name!r}; there are {', '.join(attention.DECODE_PATHS)}")
+    return attention.DECODE_PATHS[name]
+
+
+def check(cell: Inputs, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Each path against decode_without_cache, and that one against one masked pass over the whole."""
     oracle = attention.decode_without_cache(*cell)
     whole = attention.causal_attention(*cell)

@@ -1,0 +1,111 @@
+"""Decode paths under other numbers of BLAS threads, beside an idle and beside a busy neighbour: m1_threads.
+
+A path whose name ends in `_beside_busy` is the path before it, timed while a process of ours keeps one
+core busy. All paths are timed in every round of every process, so both neighbours are met in the same
+rounds; a process has one number of threads from its first moment on.
+"""
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from inference_lab import attention, benchmark, environment
+from inference_lab.benchmark import Bench, Timed
+from inference_lab.errors import MeasurementRefused
+from inference_lab.experiments.decode_paths import check, inputs, path_of
+from inference_lab.records.record import Measurement
+
+BESIDE_BUSY = "_beside_busy"
+SETTLE_S = 0.02  # before each call, idle or busy: two ticks of the kernel's clock, by which a spinner is seen
+
+
+class Neighbour:
+    """A spinner on one core that is stopped except within `busy()`; it ends with this process."""
+
+    def __init__(self, core: int) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "inference_lab.experiments.spinner", str(core), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+        )
+        atexit.register(self.end)
+        if self.process.stdout is None or not self.process.stdout.readline():
+            raise MeasurementRefused(f"the neighbour on core {core} did not start; its own words stand above")
+        self.process.send_signal(signal.SIGSTOP)
+
+    @contextmanager
+    def idle(self) -> Generator[None]:
+        """The neighbour's core is free; it was so for as long as it is busy before `busy()`."""
+        time.sleep(SETTLE_S)
+        yield
+
+    @contextmanager
+    def busy(self, patience_s: float = 1.0) -> Generator[None]:
+        """The neighbour's core is busy. Raises MeasurementRefused when it gets no time on it."""
+        before, deadline = environment.process_s(self.process.pid), time.monotonic() + patience_s
+        self.process.send_signal(signal.SIGCONT)
+        try:
+            time.sleep(SETTLE_S)
+            while environment.process_s(self.process.pid) <= before:
+                if time.monotonic() > deadline:
+                    raise MeasurementRefused("the neighbour got no time on its core; free the core")
+                time.sleep(SETTLE_S / 4)
+            yield
+        finally:
+            self.process.send_signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        """Kill the spinner and wait for it, so that what it used counts as ours."""
+        self.process.kill()
+        self.process.communicate()
+
+
+def neighbour_core() -> int:
+    """The last core this process may use. Raises MeasurementRefused when it is the only one."""
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        raise MeasurementRefused(f"a neighbour needs a core of its own, allowed is {cores}; allow two")
+    return max(cores)
+
+
+def bind(section: Mapping[str, Any]) -> Bench:
+    """The paths of a section as one group of calls over the same inputs."""
+    fixed = section["fixed"]
+    cell = inputs(*(fixed[name] for name in ("batch_size", "sequence_length", "d_model", "dtype", "seed")))
+    attention.check_inputs(*cell)
+    plain = {path: path.removesuffix(BESIDE_BUSY) for path in section["paths"]}
+    calls = {path: partial(path_of(name), *cell) for path, name in plain.items()}
+    neighbour = Neighbour(neighbour_core())
+    group = [
+        Timed(path, call, *cell[0].shape, around=neighbour.idle if path == plain[path] else neighbour.busy)
+        for path, call in calls.items()
+    ]
+    return Bench(
+        [benchmark.with_replica(group, section["baseline"]) if section["replica"] else group],
+        check=lambda: check(cell, list(dict.fromkeys(plain.values()))),
+        data_sha256=benchmark.digest_of_arrays(*cell),
+    )
+
+
+def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+    """The measurement of a section; the manifest says how many cores were kept busy beside each path."""
+    core = neighbour_core()
+    found = benchmark.measure("inference_lab.experiments.threads", section, progress)
+    neighbours = {path: int(path.endswith(BESIDE_BUSY)) for path in section["paths"]}
+    return replace(
+        found,
+        facts={**found.facts, "neighbours": neighbours},
+        environment={**found.environment, "neighbour_core": core},
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(benchmark.run_child(bind))
