@@ -3,6 +3,7 @@
 A machine is a lock file in TMPDIR: two checkouts that share a TMPDIR share a machine.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -33,7 +34,7 @@ def go(lab: Checkout) -> None:
 def overlaps(spans: Path) -> list[tuple[float, float]]:
     """Measurements that began before the one before them ended."""
     found = sorted(tuple(map(float, line.split())) for line in spans.read_text().splitlines())
-    return [later for earlier, later in zip(found, found[1:], strict=False) if later[0] < earlier[1]]
+    return [later for earlier, later in itertools.pairwise(found) if later[0] < earlier[1]]
 
 
 class Locks(Parallel):

@@ -94,7 +94,7 @@ class PublicCases(Parallel):
 
     def test_names_that_shells_read(self) -> None:
         """snakemake#2981: a checkout under a path with a space, quotes, $, %, brackets and other scripts."""
-        with fresh_clone("it's \"100%\" $HOME {t1} µ试验 & co;") as lab:
+        with fresh_clone('it\'s "100%" $HOME {t1} µ试验 & co;') as lab:
             self.assertEqual(lab.snakemake("all").ran, ["verify"])
             lab.edit(TOY, "* us)", "+ us)")
             run = lab.snakemake("all")
@@ -116,7 +116,7 @@ class PublicCases(Parallel):
             self.nothing_to_do(lab)
 
     def test_same_bytes_under_another_locale_and_hash_seed(self) -> None:
-        """matplotlib#23693 in small: results made again in another locale and hash seed are the same bytes."""
+        """matplotlib#23693 in small: another locale and hash seed make the same bytes."""
         with checkout() as lab:
             whole = lab.published()
             shutil.rmtree(lab.root / "results/t1/receipts")

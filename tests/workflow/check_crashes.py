@@ -1,0 +1,222 @@
+"""Does the next plain run recover from any end of the one before, with nothing lost and nothing half-made?"""
+
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.workflow.harness import Checkout, Parallel, checkout, paused, stop, wait_for
+
+STALE = ("config.yaml", "seed: 1}", "seed: 5}")
+# Replaces a record of two files and is killed after so many steps that change the file system.
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+from inference_lab.records import store
+steps = int(sys.argv[1])
+def counted(call):
+    def wrapped(*args, **kwargs):
+        global steps
+        if steps == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        steps -= 1
+        return call(*args, **kwargs)
+    return wrapped
+for name in ("mkdir", "replace", "unlink", "open"):
+    setattr(Path, name, counted(getattr(Path, name)))
+store.shutil.rmtree = counted(store.shutil.rmtree)
+os.fsync = counted(os.fsync)
+facts = {"schema": 1, "kind": "toy", "experiment": "t", "started_at": "2026-11-30T10:00:00+00:00"}
+files = {"raw.csv": sys.argv[2] * 1000, "controls.csv": sys.argv[2] * 10}
+store.replace_record(Path("results/t/manifest.json"), files, dict.fromkeys(files, 1), facts)
+"""
+
+
+@functools.cache
+def undisturbed() -> dict[str, bytes]:
+    """What a run of the stale checkout that nothing disturbs ends in."""
+    with checkout() as lab:
+        lab.edit(*STALE)
+        run = lab.snakemake("all")
+        if run.status:
+            raise RuntimeError(run.text)
+        return lab.published()
+
+
+def half_made(lab: Checkout) -> list[str]:
+    """Files under a final name that are not whole: a torn receipt, a record that its manifest denies."""
+    code = """
+from pathlib import Path
+from inference_lab.errors import LabError
+from inference_lab.records.chain import read_receipt
+from inference_lab.records.store import load_record
+for path in (*Path("results").glob("*/receipts/*.json"), *Path("results").glob("*.json")):
+    try:
+        read_receipt(path)
+    except LabError as error:
+        print(error)
+for path in Path("results").glob("*/manifest.json"):
+    try:
+        load_record(path)
+    except LabError as error:
+        print(error)
+for path in (*Path("results").glob("*/*.csv"), *Path("results").glob("*/*.svg")):
+    if not path.read_text().endswith(("\\n")):
+        print(path, "has no end")
+"""
+    done = lab.command(sys.executable, "-c", code)
+    return [*done.stdout.splitlines(), *done.stderr.splitlines()]
+
+
+class Crashes(Parallel):
+    """A run that was ended in every way, and the next one."""
+
+    def recovers(self, lab: Checkout, whole: dict[str, bytes]) -> None:
+        """Assert that nothing half-made lies there and that a plain run ends in the bytes of `whole`."""
+        self.assertEqual(half_made(lab), [])
+        self.assertEqual([line for line in lab.changes() if line.startswith("??")], [])
+        self.assertTrue(wait_for(lambda: not lab.processes(), 10), lab.processes())
+        run = lab.snakemake("all")
+        self.assertEqual(run.status, 0, run.text)
+        self.assertEqual(lab.published(), whole)
+        self.assertEqual([line for line in lab.changes() if line.startswith("??")], [])
+        self.assertEqual(list((lab.root / "build").glob("*")), [])
+        self.assertIn("Nothing to be done", lab.snakemake("-n", "all").text)
+
+    def test_killed_while_measuring(self) -> None:
+        """Ended by a signal in mid-measurement: nothing measures on, and the old record stays."""
+        ends = [
+            (signal.SIGINT, True),
+            (signal.SIGTERM, True),
+            (signal.SIGKILL, True),
+            (signal.SIGKILL, False),
+        ]
+        for number, group in ends:
+            with self.subTest(number=number, group=group), checkout() as lab:
+                before = lab.contents("results/t1/*")
+                lab.edit(*STALE)
+                with paused(lab, "measure", "all") as process:
+                    stop(process, number, group=group)
+                    self.assertTrue(wait_for(lambda: not lab.processes(), 10), lab.processes())
+                self.assertEqual(lab.contents("results/t1/*"), before)
+                self.recovers(lab, undisturbed())
+
+    def test_asked_to_stop(self) -> None:
+        """SIGINT or SIGTERM at Snakemake alone: the measurement is finished, and the next run goes on."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number=number), checkout() as lab:
+                lab.edit(*STALE)
+                with paused(lab, "measure", "all") as process:
+                    process.send_signal(number)
+                    (lab.outside / "go").touch()
+                    process.communicate(timeout=60)
+                self.assertNotEqual(process.returncode, 0)
+                self.assertEqual((lab.outside / "ran").read_text().split("\n")[0], "measure t1")
+                self.recovers(lab, undisturbed())
+
+    def test_killed_in_other_stages(self) -> None:
+        """The same in each stage that derives."""
+        for stage in ("summary", "figure", "analysis", "article"):
+            group = stage in ("figure", "article")
+            with self.subTest(stage), checkout() as lab:
+                lab.edit(*STALE)
+                with paused(lab, stage, "all") as process:
+                    stop(process, signal.SIGKILL, group=group)
+                self.recovers(lab, undisturbed())
+
+    def test_killed_in_the_tests(self) -> None:
+        """A run killed while the unit tests run leaves no tests' receipt that says they passed."""
+        with checkout() as lab:
+            whole = lab.published()
+            lab.edit("tests/test_toy.py", 'toy_pause.here("tests")', 'toy_pause.here("unit tests")')
+            with paused(lab, "unit tests", "all") as process:
+                stop(process, signal.SIGKILL, group=False)
+                self.assertFalse((lab.root / "results/tests.json").exists())
+            self.recovers(lab, whole)
+
+    def test_failing_tests_stop_everything(self) -> None:
+        """Tests that fail leave no receipt, and nothing is measured, summarised or drawn behind them."""
+        with checkout() as lab:
+            lab.edit("tests/test_toy.py", "self.assertIsNone(", "self.assertIsNotNone(")
+            lab.edit("src/inference_lab/figures/toy.py", " ms", " msec")
+            lab.edit(*STALE)
+            before = lab.contents("results/*/*")
+            run = lab.snakemake("all")
+            self.assertNotEqual(run.status, 0)
+            self.assertEqual(run.ran, ["test"])
+            self.assertEqual(lab.contents("results/*/*"), before)
+            self.assertFalse((lab.root / "results/tests.json").exists())
+
+    def test_killed_at_every_step_of_replacing(self) -> None:
+        """A record being replaced, killed at each step on the disk: old, none or new, never a mixture."""
+        with tempfile.TemporaryDirectory(prefix="inference-lab-checks-") as folder:
+            environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+
+            def replace(steps: int, letter: str) -> int:
+                words = [sys.executable, "-c", KILLED_AT, str(steps), letter]
+                return subprocess.run(words, cwd=folder, env=environment, check=False).returncode
+
+            record = Path(folder, "results/t")
+            Path(folder, "pyproject.toml").touch()
+            states = set[str]()
+            for steps in range(1000):
+                shutil.rmtree(record.parent, ignore_errors=True)
+                self.assertEqual(replace(-1, "o"), 0)
+                ended = replace(steps, "n")
+                states.add(state := self.whole(record))
+                kept = {path.read_bytes()[:1] for path in record.rglob("raw.csv")}
+                self.assertIn(b"o", kept, f"the old raw file was lost at step {steps}")
+                if ended == 0:
+                    break
+                self.assertEqual(ended, -signal.SIGKILL)
+                self.assertEqual(replace(-1, "n"), 0, "the next measurement goes through")
+            self.assertEqual(state, "new")
+            self.assertEqual(states, {"old", "none", "new"})
+            self.assertGreater(steps, 15)
+
+    def whole(self, record: Path) -> str:
+        """old, new or none: what lies there, asserted to be of one piece."""
+        if not (record / "manifest.json").exists():
+            return "none"
+        outputs = json.loads((record / "manifest.json").read_text())["outputs"]
+        letters = {(record / name).read_text()[0] for name in outputs}
+        self.assertEqual(len(letters), 1, "raw and controls are of two records")
+        for name, made in outputs.items():
+            found = subprocess.run(["sha256sum", record / name], capture_output=True, text=True, check=True)
+            self.assertEqual(found.stdout.split()[0], made["sha256"])
+        return "old" if letters == {"o"} else "new"
+
+    def test_disk_full(self) -> None:
+        """No byte can be written: one line says so, the old record stays, nothing half-made is left."""
+        with checkout() as lab:
+            before = lab.contents("results/t1/*")
+            lab.edit(*STALE)
+            for words in ("measure t1", "summarize t1"):
+                run = lab.snakemake("all", TOY_LIMITED=words)
+                self.assertNotEqual(run.status, 0)
+                self.assertIn("cannot be written (File too large)", run.text)
+                self.assertNotIn("Traceback", run.text)
+                if words == "measure t1":
+                    self.assertEqual(lab.contents("results/t1/*"), before)
+            self.recovers(lab, undisturbed())
+
+    def test_read_only_results(self) -> None:
+        """Results that cannot be written: one line says so, and once they can, a plain run goes on."""
+        if os.geteuid() == 0:
+            self.skipTest("root writes everywhere; the disk-full check tries the same branch")
+        with checkout() as lab:
+            lab.edit(*STALE)
+            folder = lab.root / "results/t1"
+            folder.chmod(0o555)
+            try:
+                run = lab.snakemake("all")
+            finally:
+                folder.chmod(0o755)
+            self.assertNotEqual(run.status, 0)
+            self.assertIn("cannot be written", run.text)
+            self.recovers(lab, undisturbed())
