@@ -208,7 +208,11 @@ def texts(step: Step) -> dict[str, str]:
 
 
 def derive(step: Step) -> str:
-    """What happened, in words, once a summary, figure, analysis or article and its receipt are in place."""
+    """What happened, in words, once a summary, figure, analysis or article and its receipt are in place.
+
+    Raises MeasurementRefused when an installed version is not the one its receipt would name.
+    """
+    environment.check_pins(step.pins(Sources()))
     made = store.make(step, lambda: texts(step))
     return f"{' '.join(step.makes)}: {'made' if made else 'holds already'}"
 

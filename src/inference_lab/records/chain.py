@@ -47,7 +47,9 @@ class Step:
         """`{path: digest}` of the source files whose meaning this step depends on."""
         if self.stage != "tests":
             return sources.closure(*self.modules)  # none for `verify`: receipts stand for what it rebuilds
-        return {path: sources.digest(path) for path in tested_files(sources.root)}
+        found = {path: sources.digest(path) for path in tested_files(sources.root)}
+        schemas = sorted((sources.root / "workflow/schemas").glob("*.yaml"))  # tests read them
+        return found | {(p := path.relative_to(sources.root).as_posix()): sources.file(p) for path in schemas}
 
     def inputs(self, sources: Sources) -> dict[str, str]:
         """`{what: sha256}` of everything this step reads, as it is now."""
@@ -66,7 +68,7 @@ class Step:
 
     def pins(self, sources: Sources) -> dict[str, str]:
         """`{package: version}` of the pins this step depends on."""
-        return sources.pins(self.sources(sources))
+        return sources.pins(path for path in self.sources(sources) if path.endswith(".py"))
 
 
 def tested_files(root: Path) -> list[str]:
