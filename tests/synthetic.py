@@ -187,7 +187,7 @@ def timing_record(
         for round_ in range(rounds):
             position = 0
             if probe:
-                call("probe", "probe", 1, process, round_, position, 0)
+                call("probe", "probe", here[0] if own else 1, process, round_, position, 0)
                 position += 1
             for value in rng.sample(here, len(here)) if shuffle else here:
                 group = [("sample", path) for path in paths] + [("replica", baseline)] * replica

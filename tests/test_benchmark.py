@@ -7,7 +7,7 @@ import signal
 import subprocess
 import unittest
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import astuple, replace
 from itertools import groupby
 from typing import Any
@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inference_lab import benchmark, environment
-from inference_lab.benchmark import Bench, Timed, check_rows, measure, time_calls, with_replica
+from inference_lab.benchmark import (
+    Bench,
+    Timed,
+    check_rows,
+    measure,
+    threads_of_processes,
+    time_calls,
+    with_replica,
+)
 from inference_lab.errors import MeasurementRefused
 from inference_lab.records.raw import Sample, read_samples
 from tests import checkout
@@ -207,6 +215,29 @@ class TimeCallsTest(unittest.TestCase):
         self.assertEqual(len(set(sums[:3])), 1)
         self.assertEqual(len(set(sums)), 1 + len(others))
 
+    def test_what_surrounds_a_call_is_not_timed(self) -> None:
+        """`around` is entered before the clock is read and left after it, at warm-ups and failures too."""
+        clock = Clock()
+        seen: list[str] = []
+
+        @contextlib.contextmanager
+        def around() -> Generator[None]:
+            seen.append("in")
+            clock.now += 10_000
+            try:
+                yield
+            finally:
+                clock.now += 10_000
+                seen.append("out")
+
+        call = Timed("dynamic", clock.call(100, np.zeros(1)), 1, 1, 1, around=around)
+        rows = timed(clock, made=Bench([[call]], list, ""), rounds=2, warmups=1)
+        self.assertEqual([row.elapsed_ns for row in rows if row.kind != "probe"], [105] * 3)
+        self.assertEqual(seen, ["in", "out"] * 3)
+        with self.assertRaises(TypeError):
+            timed(clock, made=Bench([[replace(call, call=mock.Mock(side_effect=TypeError))]], list, ""))
+        self.assertEqual(seen[-1], "out")
+
     def test_garbage_waits_for_the_end_of_a_round(self) -> None:
         """No collection starts while a call is timed, one is asked for each round, and gc is given back."""
         seen: list[bool] = []
@@ -289,6 +320,23 @@ class CheckRowsTest(unittest.TestCase):
         self.refused([replace(self.rows[0], checksum="other"), *self.rows[1:]], "state was carried from one")
 
 
+class ThreadsOfProcessesTest(unittest.TestCase):
+    """How many BLAS threads each process gets."""
+
+    def test_one_number(self) -> None:
+        """Where threads are not varied, every process has the declared number."""
+        self.assertEqual(threads_of_processes({**SECTION, "processes": 3}), [1, 1, 1])
+
+    def test_numbers_take_turns_in_shuffled_order(self) -> None:
+        """Each number has `processes` processes, one of each before the next of any, in no fixed order."""
+        section = {**SECTION, "vary": {"blas_threads": [1, 2, 4]}, "processes": 40}
+        found = threads_of_processes(section)
+        blocks = [tuple(found[at : at + 3]) for at in range(0, len(found), 3)]
+        self.assertEqual({tuple(sorted(block)) for block in blocks}, {(1, 2, 4)})
+        self.assertEqual(len(set(blocks)), 6)
+        self.assertEqual(threads_of_processes(section), found)
+
+
 class MeasureTest(unittest.TestCase):
     """A measurement by processes of its own."""
 
@@ -336,6 +384,41 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual(found.environment["blas"]["threads"], 1)
         self.assertLessEqual(
             {"OPENBLAS_NUM_THREADS": "1"}.items(), found.environment["thread_variables"].items()
+        )
+        self.assertEqual(self.told, [(1, 4), (2, 4), (3, 4), (4, 4)])
+
+    def test_processes_with_threads_of_their_own(self) -> None:
+        """Each process is started with its number of threads and told it; the first of each is checked."""
+        section = {**SECTION, "vary": {"blas_threads": [1, 2]}, "paths": ["dynamic"], "rounds": 1}
+        del section["blas_threads"]
+        order = threads_of_processes(section)
+        asked: list[tuple[int, int, bool, str]] = []
+
+        def process(_: str, task: dict[str, Any], watch: object, progress: Callable[[int], None]) -> Any:
+            number, threads = task["process"], task["section"]["blas_threads"]
+            variable = environment.with_threads(threads)["OPENBLAS_NUM_THREADS"]
+            asked.append((number, threads, task["check"], variable))
+            ready = {
+                "oracle": [{"path": "dynamic", "threads": threads}] if task["check"] else [],
+                "data_sha256": "same",
+                "facts": {"number": number},
+                "blas": {"name": "openblas", "threads": threads},
+                "thread_variables": {"OMP_NUM_THREADS": str(threads), "MKL_CBWR": "AVX2"},
+            }
+            progress(1)
+            return ready, [replace(checkout.sample(0, 1, process=number), blas_threads=threads)]
+
+        with mock.patch.object(benchmark, "_one_process", process):
+            found = measure(
+                "any", section, lambda done, total: self.told.append((done, total)), first_process=12
+            )
+        self.assertEqual(asked, [(12 + n, k, k not in order[:n], str(k)) for n, k in enumerate(order)])
+        self.assertEqual(sorted(order), [1, 1, 2, 2])
+        self.assertEqual([one["threads"] for one in found.facts["oracle"]], list(dict.fromkeys(order)))
+        self.assertEqual(found.facts["processes"], [{"number": number} for number in (12, 13, 14, 15)])
+        self.assertEqual(found.environment["blas"], {"name": "openblas", "threads": [1, 2]})
+        self.assertEqual(
+            found.environment["thread_variables"], {"OMP_NUM_THREADS": ["1", "2"], "MKL_CBWR": "AVX2"}
         )
         self.assertEqual(self.told, [(1, 4), (2, 4), (3, 4), (4, 4)])
 

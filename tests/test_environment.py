@@ -181,6 +181,22 @@ class WatchTest(unittest.TestCase):
         self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cpu"]["median"], 0.25)
         self.assertEqual(self.watched(looks, own_s=[10, 10, 10])["others_cpu"]["median"], 1.25)
 
+    def test_children_of_the_child_are_us(self) -> None:
+        """A process that the measuring child keeps alive, such as its own neighbour, is not others' work."""
+
+        def look(busy: float, spun_s: float) -> dict[str, str]:
+            fields = ["S", *["0"] * 14, *["0"] * 30]
+            spun = ["R", *["0"] * 10, str(round(spun_s * TICKS)), "0", "0", "0", *["0"] * 30]
+            return {
+                "/proc/stat": stat_line(busy, 0),
+                "/proc/77/stat": f"77 (child) {' '.join(fields)}",
+                "/proc/77/task/77/children": "88 ",
+                "/proc/88/stat": f"88 (spinner) {' '.join(spun)}",
+            }
+
+        looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
+        self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cpu"]["median"], 0.25)
+
     def test_steal_pressure_and_frequency_are_kept(self) -> None:
         """Stolen time, the pressure of waiting tasks and the clock of the core are summarised as well."""
         frequency = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"

@@ -158,6 +158,34 @@ class Refusals(unittest.TestCase):
         controls[at] = replace(controls[at], path="preallocated")
         self.refused(list(RECORD.samples), controls, "a replica repeats the baseline")
 
+    def test_each_number_of_threads_has_its_processes(self) -> None:
+        """Cells of one number of threads stand by its processes; a process lost or shared is refused."""
+        threads = timing_record(vary={"blas_threads": (1, 2)}, processes=2, rounds=3, warmups=0)
+        rounds = rounds_of(threads)
+        for (path, value), times in rounds.times.items():
+            rows = [s for s in threads.samples if (s.path, s.blas_threads) == (path, value)]
+            self.assertEqual({row.process for row in rows}, {value - 1, value + 1})
+            self.assertEqual(
+                times.tolist(), [[row.elapsed_ns for row in some] for some in (rows[:3], rows[3:])]
+            )
+        self.assertEqual(rounds.same().keys(), {1, 2})
+        assert rounds.probe is not None
+        self.assertEqual(rounds.probe.shape, (4, 3))
+        self.assertFalse(rounds.paired("1", "2"))
+        self.assertTrue(rounds.paired("1", "1"))
+        self.assertTrue(rounds_of(RECORD).paired("1", "2"))
+
+        lost = [sample for sample in threads.samples if sample.process != 3]
+        shared = [
+            replace(s, blas_threads=1) if s.process == 1 and s.round == 2 else s for s in threads.samples
+        ]
+        for samples, told in ((lost, "blas_threads 2: [1]"), (shared, "blas_threads 1: [0, 1, 2]")):
+            with self.assertRaisesRegex(
+                RecordError, "raw.csv: the manifest declares 2 processes of"
+            ) as refused:
+                rounds_of(replace(threads, samples=samples))
+            self.assertIn(told, str(refused.exception))
+
     def test_arrays_by_process_and_round(self) -> None:
         """Times stand by process and round, whatever the order within a round; metrics use B and T."""
         rounds = rounds_of(RECORD)

@@ -53,6 +53,24 @@ class Verdicts(unittest.TestCase):
                 row = judged(view, **claim)
                 self.assertEqual(row["verdict"], expected, row["reason"])
 
+    def test_what_shares_no_rounds_is_not_paired(self) -> None:
+        """Cells of other thread counts are compared by their medians and intervals, not round by round."""
+        record = timing_record(
+            paths=("slow", "fast"),
+            vary={"blas_threads": (1, 2)},
+            cost=lambda path, cell: 1e6 * (4 if path == "slow" else 2) / cell["blas_threads"],
+            machine=steady(0.01),
+        )
+        environment = {**record.manifest["environment"], "blas": {"threads": [1, 2]}}
+        view = view_of(replace(record, manifest={**record.manifest, "environment": environment}))
+        cells = ({"path": "slow", "blas_threads": 1}, {"path": "slow", "blas_threads": 2})
+        across = judged(view, kind="ratio", of="p50_ms", at=cells[0], over=cells[1], within=[1.9, 2.1])
+        self.assertEqual((across["verdict"], "round by round" in across["rows"]), ("Supported", False))
+        inside = judged(
+            view, kind="ratio", of="p50_ms", at=cells[0], over={**cells[0], "path": "fast"}, within=[1.9, 2.1]
+        )
+        self.assertEqual((inside["verdict"], "round by round" in inside["rows"]), ("Supported", True))
+
     def test_ratio(self) -> None:
         """Inside, outside, astride; per path by default or by cell; rates and times count opposite ways."""
         b8, b1 = {"batch_size": 8}, {"batch_size": 1}

@@ -64,8 +64,8 @@ class Neighbour:
 
     def end(self) -> None:
         """Kill the spinner and wait for it, so that what it used counts as ours."""
-        self.process.kill()
-        self.process.communicate()
+        with self.process:
+            self.process.kill()
 
 
 def neighbour_core() -> int:

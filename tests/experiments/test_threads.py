@@ -1,0 +1,163 @@
+"""Decode paths beside an idle and a busy neighbour: the spinner, what it surrounds, and whose work it is."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from inference_lab import environment
+from inference_lab.errors import ConfigError, MeasurementRefused
+from inference_lab.experiments import threads
+from inference_lab.records.record import Measurement
+
+PATHS = ["preallocated", "no_cache", "preallocated_beside_busy", "no_cache_beside_busy"]
+SECTION: dict[str, Any] = {
+    "by": "threads",
+    "vary": {"blas_threads": [1, 2]},
+    "fixed": {"batch_size": 1, "sequence_length": 4, "d_model": 2, "dtype": "float64", "seed": 42},
+    "paths": PATHS,
+    "baseline": "preallocated",
+    "replica": True,
+    "blas_threads": 1,
+}
+STARTS_A_NEIGHBOUR = """
+from inference_lab.experiments.threads import Neighbour
+import time
+neighbour = Neighbour(0)
+with neighbour.busy():
+    print(neighbour.process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def state_of(pid: int) -> str:
+    """R running, S asleep, T stopped, Z ended but not waited for; "" gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+@unittest.skipUnless(sys.platform == "linux", "cores are given out by Linux")
+class NeighbourTest(unittest.TestCase):
+    """A real spinner."""
+
+    def setUp(self) -> None:
+        """A spinner on a core this process may use."""
+        self.core = max(os.sched_getaffinity(0))
+        self.neighbour = threads.Neighbour(self.core)
+        self.addCleanup(self.neighbour.end)
+        self.pid = self.neighbour.process.pid
+
+    def until(self, state: str) -> None:
+        """Wait until the kernel shows the spinner in this state."""
+        deadline = time.monotonic() + 5
+        while state_of(self.pid) != state and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self.assertEqual(state_of(self.pid), state)
+
+    def test_it_is_busy_only_while_told(self) -> None:
+        """Stopped at first and after; within `busy` it has spent time on the one core it may use."""
+        self.until("T")
+        before = environment.process_s(self.pid)
+        with self.neighbour.busy():
+            self.assertEqual(state_of(self.pid), "R")
+            self.assertGreater(environment.process_s(self.pid), before)
+            self.assertEqual(os.sched_getaffinity(self.pid), {self.core})
+        self.until("T")
+        spent = environment.process_s(self.pid)
+        with self.neighbour.idle():
+            self.assertEqual(state_of(self.pid), "T")
+        self.assertEqual(environment.process_s(self.pid), spent)
+
+    def test_a_failure_stops_it(self) -> None:
+        """A call that raises leaves the neighbour stopped."""
+        with self.assertRaises(ZeroDivisionError), self.neighbour.busy():
+            raise ZeroDivisionError
+        self.until("T")
+
+    def test_a_neighbour_without_its_core_is_refused(self) -> None:
+        """A spinner that gets no time is no busy neighbour: nothing is measured beside it."""
+        with (
+            mock.patch.object(environment, "process_s", return_value=1.0),
+            self.assertRaisesRegex(MeasurementRefused, "got no time on its core"),
+            self.neighbour.busy(patience_s=0.0),
+        ):
+            self.fail("the call must not be timed")
+        self.until("T")
+
+    def test_it_ends_with_its_parent(self) -> None:
+        """However its parent ends, killed too, the spinner does not spin on."""
+        with subprocess.Popen(
+            [sys.executable, "-c", STARTS_A_NEIGHBOUR], stdout=subprocess.PIPE, text=True
+        ) as parent:
+            self.assertIsNotNone(parent.stdout)
+            self.pid = int(parent.stdout.readline() if parent.stdout else "0")
+            self.assertEqual(state_of(self.pid), "R")
+            parent.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while state_of(self.pid) not in ("", "Z") and time.monotonic() < deadline:
+            time.sleep(0.005)
+        self.assertIn(state_of(self.pid), ("", "Z"))
+
+
+class BindTest(unittest.TestCase):
+    """Paths as calls, with a neighbour that only remembers."""
+
+    def setUp(self) -> None:
+        """No process is started."""
+        self.neighbour = self.enterContext(mock.patch.object(threads, "Neighbour")).return_value
+        self.enterContext(mock.patch.object(os, "sched_getaffinity", return_value={0, 5}))
+
+    def test_a_path_is_timed_beside_its_neighbour(self) -> None:
+        """One group of the same calls; what ends in _beside_busy is surrounded by a busy neighbour."""
+        (group,) = threads.bind(SECTION).groups
+        self.assertEqual([call.path for call in group], [*PATHS, "preallocated"])
+        self.assertEqual([call.kind for call in group], ["sample"] * 4 + ["replica"])
+        for call in group:
+            busy = call.path.endswith("_beside_busy")
+            self.assertIs(call.around, self.neighbour.busy if busy else self.neighbour.idle)
+        outputs = [call.call() for call in group]
+        np.testing.assert_array_equal(outputs[0], outputs[2])
+        np.testing.assert_array_equal(outputs[1], outputs[3])
+        threads.Neighbour.assert_called_once_with(5)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def test_the_oracle_checks_each_path_once(self) -> None:
+        """A path beside another neighbour is the same function: it has one finding."""
+        found = threads.bind(SECTION).check()
+        self.assertEqual([finding["path"] for finding in found], PATHS[:2])
+        self.assertTrue(all(finding["passed"] for finding in found))
+
+    def test_an_unknown_path_is_refused(self) -> None:
+        """A name that is no decode path, with or without its neighbour, is refused."""
+        for name in ("paged", "paged_beside_busy"):
+            with self.assertRaisesRegex(ConfigError, "no decode path 'paged'"):
+                threads.bind({**SECTION, "paths": ["preallocated", name]})
+
+    def test_one_core_is_no_neighbourhood(self) -> None:
+        """Where only one core is allowed, there is no core for a neighbour: refused before measuring."""
+        alone = mock.patch.object(os, "sched_getaffinity", return_value={3})
+        with alone, self.assertRaisesRegex(MeasurementRefused, r"needs a core of its own, allowed is \{3\}"):
+            threads.measure(SECTION, print)
+
+    def test_the_manifest_names_the_neighbours(self) -> None:
+        """The record says how many cores were kept busy beside each path, and which core that was."""
+        made = Measurement("timing", {}, {}, {"oracle": []}, {"steal": None})
+        with mock.patch("inference_lab.benchmark.measure", return_value=made) as measured:
+            found = threads.measure(SECTION, print)
+        measured.assert_called_once_with(threads.__name__, SECTION, print)
+        self.assertEqual(
+            found.facts, {"oracle": [], "neighbours": dict(zip(PATHS, (0, 0, 1, 1), strict=True))}
+        )
+        self.assertEqual(found.environment, {"steal": None, "neighbour_core": 5})
+
+
+if __name__ == "__main__":
+    unittest.main()
