@@ -14,6 +14,7 @@ include: "workflow/rules/measure.smk"
 include: "workflow/rules/summary.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/analysis.smk"
+include: "workflow/rules/targets.smk"
 
 
 rule all:

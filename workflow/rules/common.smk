@@ -30,6 +30,10 @@ EXPERIMENTS = list(config["experiments"])
 AUTO = [
     name for name in EXPERIMENTS if config["experiments"][name]["refresh"] == "auto"
 ]
+TARGETS = {}
+for name, its in config["experiments"].items():
+    if target := its.get("target", name if its["refresh"] == "manual" else None):
+        TARGETS.setdefault(target, []).append(name)
 FIGURES = {
     name for e in config["experiments"].values() for name in e["judge"]["figures"]
 }
