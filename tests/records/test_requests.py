@@ -77,7 +77,7 @@ class TestRequestRecord(unittest.TestCase):
         bad = (
             (GOOD.line() * 2, "line 2: attempt 1 of request r1 stands already on line 1"),
             (b"{\n", "line 1: not JSON"),
-            (b"[]\n", "line 1: must be an object with exactly request_id"),
+            (b"[]\n", "line 1: must be an object;"),
             (json.dumps(extra).encode() + b"\n", "line 1: must be an object with exactly"),
             (json.dumps(listed).encode() + b"\n", "line 1: .*not iterable"),
             (GOOD.line().replace(b'"ok"', b'"good"'), "line 1: .*status is 'good'"),

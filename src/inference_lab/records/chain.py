@@ -80,7 +80,12 @@ def tested_files(root: Path) -> list[str]:
 
 def folder(experiment: str) -> str:
     """Where an experiment's record stands."""
-    return f"results/{experiment}"
+    return experiment.rstrip("/") if is_load(experiment) else f"results/{experiment}"
+
+
+def is_load(experiment: str) -> bool:
+    """Whether this is a load of the user's own: it is named by its folder and a slash, as in `run1/`."""
+    return experiment.endswith("/")
 
 
 def tests_step() -> Step:
@@ -90,14 +95,14 @@ def tests_step() -> Step:
 
 def measure_step(experiment: str, section: Mapping[str, Any]) -> Step:
     """The step that measures; its receipt is the manifest. `section` is the `measure:` part."""
-    at = folder(experiment)
+    load = is_load(experiment)
     return Step(
         "measure",
         experiment,
-        ("measure", experiment),
-        f"{at}/manifest.json",
-        makes=tuple(f"{at}/{name}" for name in RAW_FILES),
-        modules=(f"experiments.{section['by']}",),
+        ("load",) if load else ("measure", experiment),
+        f"{folder(experiment)}/manifest.json",
+        makes=_raw(experiment),
+        modules=("serving.load_command" if load else f"experiments.{section['by']}",),
         section=section,
     )
 
@@ -110,7 +115,7 @@ def summary_step(experiment: str, section: Mapping[str, Any]) -> Step:
         ("summarize", experiment),
         f"{folder(experiment)}/receipts/summary.json",
         makes=(f"{folder(experiment)}/summary.csv",),
-        reads=_record(experiment),
+        reads=(*_record(experiment), *_calibration(section)),
         modules=(f"analysis.{section['by']}",),
         section=section,
     )
@@ -179,8 +184,19 @@ def prediction_file(experiment: str) -> str:
     return f"predictions/{experiment}.yaml"
 
 
+def _raw(experiment: str) -> tuple[str, ...]:
+    names = ("requests.jsonl",) if is_load(experiment) else RAW_FILES
+    return tuple(f"{folder(experiment)}/{name}" for name in names)
+
+
 def _record(experiment: str) -> tuple[str, ...]:
-    return tuple(f"{folder(experiment)}/{name}" for name in (*RAW_FILES, "manifest.json"))
+    return (*_raw(experiment), f"{folder(experiment)}/manifest.json")
+
+
+def _calibration(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """What says how far the load client's own times are from the truth, if a summary leans on it."""
+    at = folder(section.get("calibration", ""))
+    return (f"{at}/summary.csv", f"{at}/manifest.json") if "calibration" in section else ()
 
 
 def seal(receipt: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,6 +307,8 @@ class Chain:
         figures = [self.step("figure", experiment, figure) for figure in judge.get("figures", {})]
         article = [self.step("article", experiment)] if judge.get("article") else []
         first = [self.step("measure", experiment), self.step("summary", experiment)]
+        if is_load(experiment):  # nothing was predicted
+            return [*first, *figures]
         return [*first, *figures, self.step("analysis", experiment), *article]
 
     def verify_step(self) -> Step:
@@ -336,7 +354,10 @@ class Chain:
             every = [other for experiment in self.experiments for other in self.steps(experiment)]
             return [other for other in every if other.receipt in made]
         earlier = {"summary": "measure", "figure": "summary", "analysis": "summary", "article": "analysis"}
-        return [self.step(earlier[step.stage], step.experiment)] if step.stage in earlier else []
+        before = [self.step(earlier[step.stage], step.experiment)] if step.stage in earlier else []
+        if step.stage == "summary" and "calibration" in step.section:
+            before.append(self.step("summary", step.section["calibration"]))
+        return before
 
     def waits_to_be_asked(self, experiment: str) -> str:
         """What to tell about a manual experiment that nobody measured or asks for now; "" for any other."""

@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference_lab.records.raw import Sample, write_samples
+from inference_lab.records.requests import RequestRecord
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The record of the load client against truth that another record leans on: its name, its summary."""
+
+    name: str
+    rows: Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True)
 class Record:
     """One measurement as recorded: its manifest, its formal samples, its controls.
 
-    A record of another kind than `timing` has no samples; its raw.csv is in `rows`, as text.
+    A record of another kind than `timing` has no samples; its raw.csv is in `rows`, as text. One of kind
+    `serving` has what the client saw in `requests`, what the server wrote of them in `truth`, and the
+    server's steps in `rows`.
     """
 
     experiment: str
@@ -21,6 +32,9 @@ class Record:
     samples: Sequence[Sample]
     controls: Sequence[Sample]
     rows: Sequence[Mapping[str, str]] = ()
+    requests: Sequence[RequestRecord] = ()
+    truth: Sequence[Mapping[str, Any]] = ()
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -36,12 +50,17 @@ class Measurement:
 
 def tabulated(kind: str, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> Measurement:
     """A measurement that timed nothing: its rows under their columns, and no controls."""
+    files = {"raw.csv": csv_text(columns, rows), "controls.csv": write_samples((), controls=True)}
+    return Measurement(kind, files, {"raw.csv": len(rows), "controls.csv": 0}, {"oracle": []}, {})
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows under these columns as the text of a CSV file; a column that a row lacks stays empty."""
     text = io.StringIO()
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    files = {"raw.csv": text.getvalue(), "controls.csv": write_samples((), controls=True)}
-    return Measurement(kind, files, {"raw.csv": len(rows), "controls.csv": 0}, {"oracle": []}, {})
+    return text.getvalue()
 
 
 @dataclass(frozen=True)

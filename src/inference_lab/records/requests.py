@@ -101,14 +101,7 @@ def read_requests(path: Path, *, partial: bool = False) -> tuple[list[RequestRec
     Only a `partial` file (the run was killed while it wrote) may end in a torn line.
     Raises RecordError naming file, line and rule.
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}); run the load again") from None
-    whole = data.rfind(b"\n") + 1
-    if len(data) > whole and not partial:
-        raise RecordError(f"{path}: the last line is cut off; restore the file or run again")
-    lines = data[:whole].splitlines()
+    lines, torn = _lines(path, partial=partial)
     records = [_record(path, number, line) for number, line in enumerate(lines, start=1)]
     seen: dict[tuple[str, int], int] = {}
     for number, record in enumerate(records, start=1):
@@ -118,15 +111,40 @@ def read_requests(path: Path, *, partial: bool = False) -> tuple[list[RequestRec
                 f"{path} line {number}: attempt {record.attempt} of request {record.request_id} stands"
                 f" already on line {first}; restore the file or run again"
             )
-    return records, len(data) - whole
+    return records, torn
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Every JSON object of a file that holds one a line. Raises RecordError naming file, line and rule."""
+    lines, _ = _lines(path, partial=False)
+    return [_object(path, number, line) for number, line in enumerate(lines, start=1)]
+
+
+def _lines(path: Path, *, partial: bool) -> tuple[list[bytes], int]:
+    """The whole lines of a file, and the bytes of a torn last one."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}); run the load again") from None
+    whole = data.rfind(b"\n") + 1
+    if len(data) > whole and not partial:
+        raise RecordError(f"{path}: the last line is cut off; restore the file or run again")
+    return data[:whole].splitlines(), len(data) - whole
+
+
+def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise RecordError(f"{path} line {number}: not JSON ({error}); restore or run again") from None
+    if not isinstance(value, dict):
+        raise RecordError(f"{path} line {number}: must be an object; restore the file or run again")
+    return value
 
 
 def _record(path: Path, number: int, line: bytes) -> RequestRecord:
-    try:
-        values = json.loads(line)
-    except ValueError as error:
-        raise RecordError(f"{path} line {number}: not JSON ({error}); restore or run again") from None
-    if not isinstance(values, dict) or set(values) != set(_FIELDS):
+    values = _object(path, number, line)
+    if set(values) != set(_FIELDS):
         raise RecordError(
             f"{path} line {number}: must be an object with exactly {', '.join(_FIELDS)};"
             " restore the file or run again"

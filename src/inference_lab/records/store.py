@@ -19,8 +19,9 @@ from inference_lab.records.chain import (
     ways_out,
 )
 from inference_lab.records.files import json_text, sha256_file, staging, sync_folder, write_file, write_json
-from inference_lab.records.raw import CONTROLS, Sample, read_rows, read_samples
+from inference_lab.records.raw import CONTROLS, read_rows, read_samples
 from inference_lab.records.record import Record
+from inference_lab.records.requests import read_lines, read_requests
 from inference_lab.records.sources import Sources
 
 
@@ -55,23 +56,27 @@ def load_record(manifest_path: Path) -> Record:
         )
     at = manifest_path.parent
     check_outputs(manifest_path, manifest, Sources())
-    samples: list[Sample] = []
-    others: list[Sample] = []
-    rows: list[dict[str, str]] = []
+    parts: dict[str, list[Any]] = {"samples": [], "controls": []}
     for name, made in manifest["outputs"].items():
-        controls = name.endswith(CONTROLS)
-        if controls or manifest["kind"] == "timing":
-            found = read_samples(at / name, controls=controls)
-            (others if controls else samples).extend(found)
-        else:
-            found = read_rows(at / name)
-            rows.extend(found)
+        part, found = _part(at / name, manifest["kind"])
         if len(found) != made["rows"]:
             raise RecordError(
                 f"{at / name}: {len(found)} rows, its manifest counts {made['rows']};"
                 f" {ways_out(manifest_path)}"
             )
-    return Record(manifest["experiment"], manifest, samples, others, rows)
+        parts.setdefault(part, []).extend(found)
+    return Record(manifest["experiment"], manifest, **parts)
+
+
+def _part(file: Path, kind: str) -> tuple[str, Sequence[Any]]:
+    """(field of Record, rows) of one raw file, by its name and the kind of its record."""
+    if file.name.endswith(CONTROLS):
+        return "controls", read_samples(file, controls=True)
+    if file.name == "requests.jsonl":
+        return "requests", read_requests(file)[0]
+    if file.suffix == ".jsonl":
+        return "truth", read_lines(file)
+    return ("samples", read_samples(file)) if kind == "timing" else ("rows", read_rows(file))
 
 
 def check_writable(folder: Path) -> None:
@@ -127,6 +132,7 @@ def set_aside(manifest_path: Path, files: Sequence[str]) -> Path | None:
     try:
         receipt = read_receipt(manifest_path)
         name = f"{receipt['started_at'].replace(':', '')}-{receipt['digest'][:8]}"
+        present += [at / old for old in receipt["outputs"] if old not in files and (at / old).exists()]
     except (RecordError, KeyError):
         first = manifest_path if manifest_path.exists() else present[0]
         moment = datetime.fromtimestamp(first.stat().st_mtime).astimezone()
