@@ -37,7 +37,7 @@ MISSING = object()
 
 # (where, what stands there instead): what the one line must say
 REFUSED: list[tuple[str, Any, tuple[str, ...]]] = [
-    ("colour", "red", ("m1: unknown key 'colour'; allowed are refresh, measure, judge",)),
+    ("colour", "red", ("m1: unknown key 'colour'; allowed are refresh, target, measure, judge",)),
     ("measure.round", 3, ("m1.measure: unknown key 'round' (did you mean 'rounds'?)",)),
     ("measure.fixed.heads", 2, ("measure.fixed: unknown key 'heads'",)),
     ("judge.knee", 2, ("m1.judge: unknown key 'knee'",)),
@@ -50,6 +50,7 @@ REFUSED: list[tuple[str, Any, tuple[str, ...]]] = [
     ),
     ("measure.by", "guess", ("measure.by: is 'guess', must be one of decode_paths",)),
     ("refresh", "daily", ("m1.refresh: is 'daily', must be one of auto, manual",)),
+    ("target", "-R", ("m1.target: '-R' is not of the form",)),
     ("measure.vary.sequence_length", [8], ("varies batch_size, sequence_length: one unknown at a time",)),
     ("measure.vary", {}, ("measure.vary: is empty",)),
     ("measure.vary", {"speed": [1]}, ("measure.vary: unknown key 'speed'; allowed are batch_size",)),
