@@ -42,6 +42,7 @@ def run_tests() -> str:
     step = chain.tests_step()
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
+    sources.drop_bytecode(step.sources(sources))
     Path(step.receipt).unlink(missing_ok=True)  # a failure leaves no receipt
     outcomes = run_unit_tests()
     if step.inputs(Sources()) != before:
@@ -90,6 +91,7 @@ def measure(
     """
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
+    sources.drop_bytecode(step.sources(sources))
     environment.check_pins(pins)
     store.check_writable(manifest_path.parent)
     tests = check_tests() if in_pipeline else _tests_if_current()
@@ -192,7 +194,8 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
 
 def texts(step: Step) -> dict[str, str]:
     """`{file: text}` of everything a derived step makes, from what is recorded, without writing it."""
-    at = Path(chain.folder(step.experiment))
+    at, sources = Path(chain.folder(step.experiment)), Sources()
+    sources.drop_bytecode(step.sources(sources))
     if step.stage == "summary":
         record = store.load_record(at / "manifest.json")
         return {step.makes[0]: stage_module(step.modules[0]).summarise(record, step.section)}

@@ -251,6 +251,20 @@ class ClosureTest(unittest.TestCase):
             {"prometheus-client": "0.26.0", "pyyaml": "6.0.4"},
         )
 
+    def test_bytecode_of_a_stage_is_dropped(self) -> None:
+        """What Python would trust by time and size alone goes for the files named, and for no other."""
+        cache = Path("src/inference_lab/__pycache__")
+        cache.mkdir()
+        for name in (
+            "attention.cpython-311.pyc",
+            "attention.cpython-313.opt-1.pyc",
+            "attention_.cpython-311.pyc",
+        ):
+            (cache / name).touch()
+        for _ in range(2):
+            Sources().drop_bytecode(["src/inference_lab/attention.py"])
+            self.assertEqual([path.name for path in cache.iterdir()], ["attention_.cpython-311.pyc"])
+
 
 if __name__ == "__main__":
     unittest.main()

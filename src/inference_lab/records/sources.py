@@ -78,6 +78,12 @@ class Sources:
         """sha256 of what a source says: comments, docstrings and formatting do not count."""
         return self._source(path).digest
 
+    def drop_bytecode(self, paths: Iterable[str]) -> None:
+        """Remove the bytecode of these files: Python trusts it by time and size, and times decide nothing."""
+        for path in map(Path, paths):
+            for cached in (self.root / path.parent).glob(f"__pycache__/{path.stem}.*.pyc"):
+                cached.unlink(missing_ok=True)  # another process may be as fast
+
     def pins(self, paths: Iterable[str]) -> dict[str, str]:
         """`{package: version}` pinned for the third-party imports of these files and what they require."""
         of = tuple(paths)
