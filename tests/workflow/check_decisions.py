@@ -157,6 +157,17 @@ class Decisions:
             lab.edit(TOY, "* us)", "+ us)", keep_mtime=True)
             self.decides(lab, EVERYTHING)
 
+    def test_operator_behind_bytecode(self) -> None:
+        """An edit of the same length under its old time is what runs, not the bytecode of before."""
+        with self.place() as lab:
+            lab.variables = {"PYTHONDONTWRITEBYTECODE": ""}
+            self.run_(lab, "-R", "tests", "measure", "--", "all")
+            self.assertTrue(list(lab.root.glob("src/inference_lab/experiments/__pycache__/toy.*.pyc")))
+            before = (lab.root / "results/t1/raw.csv").read_bytes()
+            lab.edit(TOY, "* us)", "+ us)", keep_mtime=True)
+            self.decides(lab, EVERYTHING)
+            self.assertNotEqual((lab.root / "results/t1/raw.csv").read_bytes(), before)
+
     def test_operator_committed(self) -> None:
         """The same when the edit was committed without running, and cloned."""
         with self.place() as lab:

@@ -1,6 +1,6 @@
 """Kills runs of the toy laboratory at random moments and looks at what the next plain run makes of it.
 
-    uv run python -m tests.workflow.kill_runs [--kills 100] [--seed 1]
+    uv run python -m tests.workflow.kill_runs [--kills 110] [--seed 1]
 
 Every other kill is of Snakemake's process alone, the rest of its whole process group, all with SIGKILL.
 Each run begins from a checkout that is stale in one of several ways. Counted are half records (files under
@@ -63,6 +63,14 @@ class Kill:
     group: bool
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """Whether the kill met a living run, and everything that was wrong afterwards."""
+
+    landed: bool
+    faults: list[str]
+
+
 def undisturbed(state: Callable[[Checkout], None]) -> tuple[float, dict[str, bytes]]:
     """Seconds that a run of this state takes, and the bytes it ends in."""
     with checkout() as lab:
@@ -74,8 +82,8 @@ def undisturbed(state: Callable[[Checkout], None]) -> tuple[float, dict[str, byt
         return time.monotonic() - started, lab.published()
 
 
-def try_kill(kill: Kill, seconds: float, whole: dict[str, bytes]) -> list[str]:
-    """What was wrong after this kill and the plain run that followed it."""
+def try_kill(kill: Kill, seconds: float, whole: dict[str, bytes]) -> Outcome:
+    """What came of this kill and the plain run that followed it."""
     with checkout() as lab:
         kill.state(lab)
         process = lab.start("all", log=lab.outside / "killed.log", **SLOWED)
@@ -96,30 +104,32 @@ def try_kill(kill: Kill, seconds: float, whole: dict[str, bytes]) -> list[str]:
             found.append("not current after the run that followed")
         found += [f"left in build/: {path.name}" for path in (lab.root / "build").glob("*")]
         who = "group" if kill.group else "snakemake alone"
-        outcome = "; ".join(found) or ("had ended already, fine" if ended else "recovered")
+        outcome = "; ".join(found) or ("had ended already" if ended else "recovered")
         print(
             f"{kill.number:3}  {kill.state.__name__:16}  {kill.share:5.1%}  {who:15}  {outcome}", flush=True
         )
-        return found
+        return Outcome(not ended, found)
 
 
 def main() -> int:
     """Exit status: 1 when anything was wrong after any kill."""
     parser = argparse.ArgumentParser(prog="kill_runs", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--kills", type=int, default=110)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     order = random.Random(args.seed)
     kills = [
-        Kill(number, STATES[number // 2 % len(STATES)], order.random(), group=number % 2 == 0)
+        Kill(number, STATES[number // 2 % len(STATES)], 0.9 * order.random(), group=number % 2 == 0)
         for number in range(args.kills)
     ]
     with ThreadPoolExecutor(max_workers=2) as pool:
         ends = dict(zip(STATES, pool.map(undisturbed, STATES), strict=True))
         found = list(pool.map(lambda kill: try_kill(kill, *ends[kill.state]), kills))
-    counted = Counter(words.split(":")[0] for one in found for words in one)
-    print(f"seed {args.seed}: {args.kills} kills, {sum(map(bool, found))} with a fault", dict(counted))
-    return int(any(found))
+    counted = Counter(words.split(":")[0] for one in found for words in one.faults)
+    print(
+        f"seed {args.seed}: {sum(one.landed for one in found)} kills of a living run, faults: {dict(counted)}"
+    )
+    return int(bool(counted))
 
 
 if __name__ == "__main__":
