@@ -135,7 +135,7 @@ def verify_stage(config: Mapping[str, Any], receipt: Path) -> str:
     walk = Chain(config)
     step = walk.verify_step()
     read = step.inputs(walk.sources)
-    findings = verify(walk, list(walk.experiments), _before(receipt))
+    findings = verify(walk, walk.verified(), _before(receipt))
     text = as_table(findings)
     if bad := [finding for finding in findings if finding.mismatch]:
         raise RecordError(f"{bad[0].file}: {bad[0].state} (the first of {len(bad)} mismatches)")

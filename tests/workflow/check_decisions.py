@@ -416,6 +416,14 @@ class Decisions:
             run = self.run_(lab, *asked)
             self.assertEqual((run.status, run.decided), (0, {"measure v2"}), run.text)
 
+    def test_manual_first_measured_beside_all(self) -> None:
+        """A first record by hand beside `all` is all that is made, then and by `all` after it."""
+        with self.place() as lab:
+            asked = ("-R", "results/v2/manifest.json", "--", "all", "results/v2/manifest.json")
+            run = self.run_(lab, *asked)
+            self.assertEqual((run.status, run.decided), (0, {"measure v2"}), run.text)
+            self.decides(lab, NOTHING)
+
     def test_manual_target(self) -> None:
         """A target of manual experiments goes on with those measured and names those it leaves out."""
         with self.place() as lab:
