@@ -26,12 +26,11 @@ def explain(file: Path, walk: Chain) -> str:
 
 def _step_of(file: Path, walk: Chain) -> Step | None:
     """The step of this checkout that makes the file or whose receipt it is."""
-    try:
-        name = file.resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return None
+    here = (file / "manifest.json" if file.is_dir() else file).resolve()
     steps = (step for experiment in walk.experiments for step in walk.steps(experiment))
-    return next((step for step in steps if name in (*step.makes, step.receipt)), None)
+    return next(
+        (step for step in steps if here in map(Path.resolve, map(Path, chain.files_of([step])))), None
+    )
 
 
 def _copied(file: Path, walk: Chain) -> list[str]:
@@ -109,7 +108,9 @@ def _measured(experiment: str, walk: Chain) -> list[str]:
         f"  <- {at / name}: {made['rows']} rows, {_state(str(at / name), made['sha256'])}"
         for name, made in record["outputs"].items()
     ]
-    lines.append(f"     sources, pins and conditions: {_holds(walk.changed(step, record))}")
+    gone = ["what measures it is not in this checkout"]
+    reasons = gone if walk.read_only(experiment) else walk.changed(step, record)
+    lines.append(f"     sources, pins and conditions: {_holds(reasons)}")
     lines.append(f"  <- tests: {_tests(record.get('tests'))}")
     return lines
 
@@ -169,6 +170,11 @@ def _tests(digest: str | None) -> str:
 
 def _rebuild(path: str, step: Step) -> str:
     command = f"uv run snakemake {path}"
+    if chain.is_load(step.experiment):
+        at = chain.folder(step.experiment)
+        return (
+            f"Rebuild it from raw: uv run inference-lab summarize {at} && uv run inference-lab figures {at}"
+        )
     if step.stage == "measure":
         return f"Measure it again: uv run snakemake -R {step.receipt} -- {path}"
     return f"Rebuild it from raw: rm {path} && {command}"

@@ -51,17 +51,12 @@ def inputs(stage, *needs):
             why = walk().why(step)
             if stage == "measure" and walk().manual(step.experiment):
                 workflow.dag.forcerules.discard(workflow.get_rule("measure_manual"))
-            reads = [
-                *step.sources(walk().sources),
-                *step.reads,
-                *needs,
-                "pyproject.toml",
-            ]
+            reads = walk().links(step, *needs)
         except LabError as error:
             refuse(error)
         if not why:
             return [ancient(path) for path in reads if os.path.exists(path)]
-        if stage != "tests":
+        if stage == "verify" or step.experiment and not walk().read_only(step.experiment):
             # Past a current measurement, whose link to the tests is ancient, a run of the tests would hide
             # that this job has to run (and it must not run when they fail): it is linked to them itself.
             reads.append(receipts.TESTS_RECEIPT)

@@ -14,7 +14,7 @@ from typing import Any
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.files import read_json, sha256_file, sha256_value
 from inference_lab.records.installed import ran_elsewhere
-from inference_lab.records.sources import SOURCE_ROOT, Sources
+from inference_lab.records.sources import PACKAGE, PINS_FILE, SOURCE_ROOT, Sources, module_path
 
 # What is written and how. Raised when a receipt or raw file changes its form or `records` its meaning.
 # 1  2026-11-30  the first form
@@ -76,6 +76,11 @@ def tested_files(root: Path) -> list[str]:
     found = [*(root / SOURCE_ROOT).rglob("*.py"), *(root / "tests").rglob("*.py")]
     paths = sorted(path.relative_to(root).as_posix() for path in found)
     return [path for path in paths if not path.startswith("tests/workflow/")]
+
+
+def has_module(name: str) -> bool:
+    """Whether the checkout has this module of the package, named inside it."""
+    return module_path(f"{PACKAGE}.{name}") is not None
 
 
 def folder(experiment: str) -> str:
@@ -396,7 +401,21 @@ class Chain:
             return ["no record yet"]
         receipt = read_receipt(manifest)
         check_outputs(manifest, receipt, self.sources)
-        return self.changed(step, receipt)
+        return [] if self.read_only(step.experiment) else self.changed(step, receipt)
+
+    def read_only(self, experiment: str) -> bool:
+        """Whether an experiment's record stands here and the module that measures it does not.
+
+        Such a checkout can derive everything from the record and measure nothing.
+        """
+        step = self.step("measure", experiment)
+        return Path(step.receipt).exists() and not all(map(has_module, step.modules))
+
+    def links(self, step: Step, *needs: str) -> list[str]:
+        """Every file the step's job is linked to: its sources and pins, what it reads, what it needs."""
+        if step.stage == "measure" and self.read_only(step.experiment):
+            return []
+        return [*step.sources(self.sources), *step.reads, *needs, PINS_FILE]
 
     def differences(self, step: Step) -> list[str]:
         """What a derived step's receipt no longer agrees with, in words; [] when it holds."""

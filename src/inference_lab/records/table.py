@@ -40,7 +40,7 @@ def _state(walk: Chain, experiment: str) -> str:
         reasons = walk.stale_record(step) if step.stage == "measure" else walk.why(step)
         if reasons:
             return f"{step.stage} out of date: {'; '.join(reasons)}"
-    return "current"
+    return "read only: what measures it is not here" if walk.read_only(experiment) else "current"
 
 
 def _flags(summary: Path) -> str:
