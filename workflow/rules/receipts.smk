@@ -56,7 +56,11 @@ def inputs(stage, *needs):
             refuse(error)
         if not why:
             return [ancient(path) for path in reads if os.path.exists(path)]
-        if stage == "verify" or step.experiment and not walk().read_only(step.experiment):
+        if (
+            stage == "verify"
+            or step.experiment
+            and not walk().read_only(step.experiment)
+        ):
             # Past a current measurement, whose link to the tests is ancient, a run of the tests would hide
             # that this job has to run (and it must not run when they fail): it is linked to them itself.
             reads.append(receipts.TESTS_RECEIPT)
