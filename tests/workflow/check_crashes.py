@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.workflow.harness import Checkout, Parallel, checkout, paused, stop, wait_for
+from tests.workflow.harness import Checkout, Parallel, checkout, measured, paused, stop, wait_for
 
 STALE = ("config.yaml", "seed: 1}", "seed: 5}")
 # Replaces a record of two files and is killed after so many steps that change the file system.
@@ -118,6 +118,21 @@ class Crashes(Parallel):
                 self.assertNotEqual(process.returncode, 0)
                 self.assertEqual((lab.outside / "ran").read_text().split("\n")[0], "measure t1")
                 self.recovers(lab, undisturbed())
+
+    def test_edited_while_measuring(self) -> None:
+        """A source edited while it is measured: nothing is recorded, and the next run measures."""
+        with checkout() as lab:
+            before = lab.contents("results/t1/*")
+            lab.edit(*STALE)
+            with paused(lab, "measure", "all") as process:
+                lab.edit("src/inference_lab/experiments/toy.py", "* us)", "+ us)")
+                (lab.outside / "go").touch()
+                text = process.communicate(timeout=60)[0]
+            self.assertNotEqual(process.returncode, 0)
+            self.assertIn("a source changed while it ran; nothing was recorded", text)
+            self.assertEqual(lab.contents("results/t1/*"), before)
+            run = lab.snakemake("all")
+            self.assertEqual((run.status, run.decided), (0, {"test"} | measured("t1", "t2")), run.text)
 
     def test_killed_in_other_stages(self) -> None:
         """The same in each stage that derives."""

@@ -280,7 +280,22 @@ class Decisions:
             self.assertEqual(run.decided - {"test"}, NOTHING)
             self.assertEqual(lab.contents("results/*/*"), records)
 
+    def test_one_file_asked_for(self) -> None:
+        """Asking for one figure of a stale experiment makes what leads to it, and nothing beside it."""
+        with self.place() as lab:
+            lab.edit("config.yaml", "seed: 1}", "seed: 5}")
+            run = self.run_(lab, "results/t1/plot.svg")
+            made = {"measure t1", "summarize t1", "figure t1 plot.svg"}
+            self.assertEqual((run.status, run.decided), (0, made), run.text)
+            self.decides(lab, {"figure t1 rows.svg", "analyze t1", "article t1"})
+
     # Files missing or edited
+
+    def test_tests_receipt_missing(self) -> None:
+        """No tests' receipt: the tests run, and nothing else."""
+        with self.place() as lab:
+            lab.remove("results/tests.json")
+            self.decides(lab, {"test"}, says=["test: not made yet"])
 
     def test_record_missing(self) -> None:
         """Raw and manifest missing: that experiment measures."""

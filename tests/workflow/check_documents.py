@@ -304,7 +304,10 @@ class CommandsTest(unittest.TestCase):
         )
 
     def test_every_command_works(self) -> None:
-        """Each line of the sh blocks, then each command in a sentence, ends with 0; then nothing is to do."""
+        """Each line of the sh blocks, then each command in a sentence, ends with 0; nothing is left to do,
+
+        the article follows from the record made here, and no file made for git names this machine's folders.
+        """
         page = (self.lab / "README.md").read_text(encoding="utf-8")
         commands = list(dict.fromkeys([*blocks(page), *COMMAND.findall(page)]))
         self.assertIn("pip install uv", commands[0])
@@ -313,6 +316,13 @@ class CommandsTest(unittest.TestCase):
         self.assertIn("Nothing to be done", plan.stdout)
         article = self.lab / "docs/experiments/m1.md"
         self.assertEqual(article.read_text(encoding="utf-8"), rendered(self.lab, "m1"))
+        made = self.run_in_clone("git -c core.quotePath=false ls-files -om --exclude-standard").stdout.split(
+            "\n"
+        )
+        self.assertIn("results/m1/manifest.json", made)
+        for name in filter(None, made):
+            with self.subTest(made=name):
+                self.assertNotIn(self.outside.name, (self.lab / name).read_text(encoding="utf-8"))
 
     def run_all(self, commands: Sequence[str]) -> None:
         """Assert that each command ends with 0."""
