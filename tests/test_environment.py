@@ -21,6 +21,12 @@ def stat_line(busy_s: float, stolen_s: float) -> str:
     return f"cpu  {' '.join(str(round(n)) for n in ticks)}\ncpu0 1 2 3 4 5 6 7 8 9 10"
 
 
+def process_stat(used_s: float) -> str:
+    """The /proc/<pid>/stat of a process after this much work, whatever it is called."""
+    fields = ["S", *["0"] * 10, str(round(used_s * TICKS)), "0", "0", "0", *["0"] * 30]
+    return f"77 (a ) b) {' '.join(fields)}"
+
+
 class ThreadsTest(unittest.TestCase):
     """Declared threads against those there are."""
 
@@ -148,16 +154,17 @@ class WatchTest(unittest.TestCase):
                 second, files = next(moments, (second, {}))
                 if not files:
                     ended.set()
+            if path == f"/proc/{os.getpid()}/stat":
+                return process_stat(own_s[second])
+            if path == f"/proc/{os.getpid()}/task/{os.getpid()}/children":
+                return "" if child is None else f"{child} "
             return files.get(path)
 
         clock = mock.Mock(monotonic=lambda: 50.0 + second)
-        times = mock.patch("os.times", side_effect=lambda: (own_s[second], 0.0, 0.0, 0.0, 0.0))
         watch = environment.Watch(interval_s=0.001)
-        watch.child = child
         with (
             mock.patch.object(environment, "_read", read),
             mock.patch.object(environment, "time", clock),
-            times,
             watch,
         ):
             self.assertTrue(ended.wait(10))
@@ -174,8 +181,7 @@ class WatchTest(unittest.TestCase):
         """What the measuring child uses is not others' work, whatever the child is called."""
 
         def look(busy: float, child_s: float) -> dict[str, str]:
-            fields = ["S", *["0"] * 10, str(round(child_s * TICKS)), "0", "0", "0", *["0"] * 30]
-            return {"/proc/stat": stat_line(busy, 0), "/proc/77/stat": f"77 (a ) b) {' '.join(fields)}"}
+            return {"/proc/stat": stat_line(busy, 0), "/proc/77/stat": process_stat(child_s)}
 
         looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
         self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cpu"]["median"], 0.25)
@@ -225,17 +231,11 @@ class QuietTest(unittest.TestCase):
             nonlocal now
             now += seconds
 
-        def read(_: str) -> str:
-            done = int(now)
-            return stat_line(busy[min(done, len(busy) - 1)], 0)
+        def read(path: str) -> str | None:
+            return stat_line(busy[min(int(now), len(busy) - 1)], 0) if path == "/proc/stat" else None
 
         clock = mock.Mock(monotonic=lambda: now, sleep=sleep)
-        times = mock.patch("os.times", return_value=(0.0,) * 5)
-        with (
-            mock.patch.object(environment, "time", clock),
-            mock.patch.object(environment, "_read", read),
-            times,
-        ):
+        with mock.patch.object(environment, "time", clock), mock.patch.object(environment, "_read", read):
             return environment.wait_until_quiet(0.5, patience_s)
 
     def test_it_ends_with_the_first_quiet_second(self) -> None:

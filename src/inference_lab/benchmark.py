@@ -229,9 +229,7 @@ def measure(
                 "parent": os.getpid(),
             }
             done = number * section["rounds"]
-            ready, rows = _one_process(
-                module, task, watch, lambda round_, done=done: progress(done + round_, total)
-            )
+            ready, rows = _one_process(module, task, lambda round_, done=done: progress(done + round_, total))
             found.append(ready)
             samples += rows
     if len({ready["data_sha256"] for ready in found}) != 1:
@@ -268,7 +266,7 @@ def _of_all(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _one_process(
-    module: str, task: Mapping[str, Any], watch: environment.Watch, progress: Callable[[int], None]
+    module: str, task: Mapping[str, Any], progress: Callable[[int], None]
 ) -> tuple[dict[str, Any], list[Sample]]:
     child = subprocess.Popen(
         [sys.executable, "-m", module],
@@ -277,7 +275,6 @@ def _one_process(
         text=True,
         env=environment.with_threads(task["section"]["blas_threads"]),
     )
-    watch.child = child.pid
     ready: dict[str, Any] = {}
     samples: list[Sample] = []
     with child:

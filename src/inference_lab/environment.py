@@ -117,11 +117,9 @@ def _read(path: str) -> str | None:
 class Watch:
     """Samples, in a thread of its own, what others do on this machine while `with Watch()` lasts.
 
-    `others_cpu` is in cores: busy time of all cores minus what this process and its children used.
-    `child` is the pid of the child that lives now, if any.
+    `others_cpu` is in cores: busy time of all cores minus what this process and its children used, those
+    that its main thread started.
     """
-
-    child: int | None = None
 
     def __init__(self, interval_s: float = 1.0) -> None:
         self._interval_s = interval_s
@@ -154,9 +152,9 @@ class Watch:
         }
 
     def _run(self) -> None:
-        before = _cpu_times(self.child)
+        before = _cpu_times()
         while not self._stop.wait(self._interval_s) and before is not None:
-            now = _cpu_times(self.child)
+            now = _cpu_times()
             if now is None:
                 return
             others, steal = _others(before, now)
@@ -191,14 +189,13 @@ def wait_until_quiet(bound_cores: float, patience_s: float) -> float:
 _CpuTimes = tuple[float, float, float, float]
 
 
-def _cpu_times(child: int | None = None) -> _CpuTimes | None:
+def _cpu_times() -> _CpuTimes | None:
     stat = _read("/proc/stat")
     if stat is None:
         return None
     user, nice, system, _idle, _iowait, irq, soft, steal, *_ = map(int, stat.split("\n", 1)[0].split()[1:])
     busy, stolen = (user + nice + system + irq + soft) / _TICKS_PER_S, steal / _TICKS_PER_S
-    own = sum(os.times()[:4]) + (process_s(child) if child is not None else 0.0)
-    return time.monotonic(), busy, stolen, own
+    return time.monotonic(), busy, stolen, process_s(os.getpid())
 
 
 def process_s(pid: int) -> float:
