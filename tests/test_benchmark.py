@@ -394,7 +394,7 @@ class MeasureTest(unittest.TestCase):
         order = threads_of_processes(section)
         asked: list[tuple[int, int, bool, str]] = []
 
-        def process(_: str, task: dict[str, Any], watch: object, progress: Callable[[int], None]) -> Any:
+        def process(_: str, task: dict[str, Any], progress: Callable[[int], None]) -> Any:
             number, threads = task["process"], task["section"]["blas_threads"]
             variable = environment.with_threads(threads)["OPENBLAS_NUM_THREADS"]
             asked.append((number, threads, task["check"], variable))
