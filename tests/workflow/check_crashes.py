@@ -119,6 +119,19 @@ class Crashes(Parallel):
                 self.assertEqual((lab.outside / "ran").read_text().split("\n")[0], "measure t1")
                 self.recovers(lab, undisturbed())
 
+    def test_killed_then_refused(self) -> None:
+        """A kill while a record is replaced, then a run that fails: no mixture of old and new is restored."""
+        with checkout() as lab:
+            lab.edit(*STALE)
+            with paused(lab, "measure", "all") as process:
+                stop(process, signal.SIGKILL, group=True)
+            self.assertTrue((lab.root / ".snakemake/backups/results/t1/manifest.json").exists())
+            with (lab.root / "results/t1/raw.csv").open("a") as raw:
+                raw.write("as if the new one had arrived, and the manifest not yet\n")
+            lab.remove("results/t1/manifest.json")
+            self.assertNotEqual(lab.snakemake("all", TOY_LIMITED="measure t1").status, 0)
+            self.recovers(lab, undisturbed())
+
     def test_edited_while_measuring(self) -> None:
         """A source edited while it is measured: nothing is recorded, and the next run measures."""
         with checkout() as lab:

@@ -3,6 +3,7 @@ import atexit
 import fcntl
 import functools
 import os
+import shutil
 import sys
 from pathlib import Path
 

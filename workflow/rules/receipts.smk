@@ -33,6 +33,8 @@ def claim():
     (state / "locks").mkdir(parents=True, exist_ok=True)
     for left in (*state.glob("locks/*"), *state.glob("incomplete/*")):
         left.unlink(missing_ok=True)
+    # A job that failed now would have a killed job's copies restored beside files that came later.
+    shutil.rmtree(state / "backups", ignore_errors=True)
     lab_files.clear_leftovers()
 
 
