@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from inference_lab.analysis.anomaly_page import draw
+from inference_lab.analysis.verdicts import evaluate
 from inference_lab.errors import ConfigError
+from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import View
 from tests.analysis.views import view_of
+from tests.checkout import ROOT
 from tests.synthetic import Call, Machine, steady, timing_record, together
 
 PATHS = ("preallocated", "no_cache", "preallocated_beside_busy", "no_cache_beside_busy")
@@ -99,6 +102,15 @@ class AnomalyPageTest(unittest.TestCase):
         self.assertRegex(
             verdict(draw(view())), r"^No anomaly: the factors lie between 4\.\d+ and 5\.?\d* in "
         )
+
+    def test_the_committed_prediction_can_be_judged(self) -> None:
+        """Every claim finds its cells; those of flagged cells, the famous factor too, are Inconclusive."""
+        prediction = load_prediction(ROOT / "predictions/m1_threads.yaml")
+        found = evaluate(prediction, view(waits), prediction_changed=False)
+        verdicts = {row["id"]: row["verdict"] for row in found}
+        for name in ("famous", "neighbour-of-two-threads"):
+            self.assertEqual(verdicts.pop(name), "Inconclusive")
+        self.assertEqual(set(verdicts.values()), {"Supported"})
 
     def test_another_experiment_is_refused(self) -> None:
         """A record without thread counts or without both neighbours is no such page."""

@@ -142,7 +142,8 @@ def _anomalies(view: View) -> Iterator[str]:
         if p50 and most > OUTLIER * p50:
             found.append(f"- {cell}: the slowest sample took {short(most)} ms, {short(most / p50)} x P50")
     for advice, cells in named.items():
-        found.append(f"- {'every cell' if len(cells) == len(view.summary) else '; '.join(cells)}: {advice}")
+        where = "every cell" if len(cells) == len(view.summary) else "; ".join(filter(None, cells))
+        found.append(f"- {where}: {advice}" if where else f"- {advice}")
     yield from found or ["None was found."]
 
 
@@ -174,7 +175,7 @@ def _boundary(view: View) -> Iterator[str]:
     conditions = view.record.manifest["conditions"]
     varied = next(iter(conditions.get("vary", {})), "nothing")
     yield f"- Other conditions: {varied} was varied, everything else was fixed."
-    if view.record.manifest["kind"] != "timing":
+    if "ratio_claimed" not in view.summary[0]:
         yield "- Other versions and machines: these are the values found here, with the versions named above."
         return
     yield "- Absolute times hold for this machine in this session; ratios within rounds travel better."

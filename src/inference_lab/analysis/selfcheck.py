@@ -1,0 +1,183 @@
+"""summary.csv of a selfcheck: how often equal calls were told apart, and how often different ones.
+
+Each run is judged as a record of its own, and each path of it as the one path of an experiment with the
+baseline, by the same functions that judge every record.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import betaincinv, stdtrit
+
+from inference_lab.analysis.flags import Flag, judge_rounds
+from inference_lab.analysis.interval import excludes_one
+from inference_lab.analysis.intervals import ALPHA, Comparison, Estimate, estimate
+from inference_lab.analysis.rounds import Rounds, rounds_of
+from inference_lab.records.record import Record
+
+OF_A_RECORD = frozenset({"invalid", "oracle", "threads", "busy"})  # with one of these a run is left out
+NARROW = 0.02  # widest half-width of an A/A interval with which +5% has to be seen
+AMONG = ("all", f"aa_within_{NARROW:.0%}".replace("%", "_percent"))
+SHARES = ("claimed_share", "unclaimed_share", "covers_one_share", "ratio")
+COLUMNS = (
+    *("among", "effect_percent", "runs", "runs_left_out", "n", "flagged"),
+    *(f"{name}{end}" for name in SHARES for end in ("", "_lo", "_hi")),
+    *("covers_as_stated", "least_effect_p50", "least_effect_max", "advice"),
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One comparison: the path, the percent of work put into it, and what the laboratory said."""
+
+    run: int
+    path: str
+    value: int
+    percent: int
+    comparison: Comparison
+    claimed: bool
+    flags: Sequence[Flag]
+    least: float  # the smallest effect claimed in this run
+    aa_half_width: float  # the widest of the run; inf where n bounds none
+
+
+def trials(record: Record, judge: Mapping[str, Any]) -> list[Trial]:
+    """Every comparison of every run. Raises RecordError when the rows are not what the manifest declares."""
+    whole, conditions = rounds_of(record), record.manifest["conditions"]
+    found: list[Trial] = []
+    for run, seen in enumerate(record.manifest["runs"]):
+        manifest = {**record.manifest, "environment": {**record.manifest["environment"], **seen}}
+        here = slice(run * conditions["processes"], (run + 1) * conditions["processes"])
+        for path in whole.paths:
+            if path == whole.baseline:
+                continue
+            judged = judge_rounds(replace(record, manifest=manifest), _part(whole, here, path), judge)
+            same = [one.ratio for one in judged.same.values()]
+            widths = [(r.hi - r.lo) / 2 for r in same if r.lo is not None and r.hi is not None]
+            for (_, value), comparison in judged.ratios.items():
+                flags = [*judged.flags[path, value], *judged.flags[whole.baseline, value]]
+                found.append(
+                    Trial(
+                        run,
+                        path,
+                        value,
+                        int(path.removeprefix("plus_")) if path.startswith("plus_") else 0,
+                        comparison,
+                        judged.claimed[path, value],
+                        [flag for flag in flags if flag.code],
+                        judged.least,
+                        max(widths, default=math.inf),
+                    )
+                )
+    return found
+
+
+def valid(every: Sequence[Trial]) -> tuple[list[Trial], dict[int, str]]:
+    """The trials of runs that are valid as a whole, and why the other runs are not."""
+    bad = {t.run: flag.advice for t in every for flag in t.flags if flag.code in OF_A_RECORD}
+    return [trial for trial in every if trial.run not in bad], bad
+
+
+def _part(whole: Rounds, processes: slice, path: str) -> Rounds:
+    """The rounds of one run, as if it had timed the baseline and this path alone."""
+    cells = [cell for cell in whole.times if cell[0] in (whole.baseline, path)]
+    return replace(
+        whole,
+        paths=[whole.baseline, path],
+        cells={cell: whole.cells[cell] for cell in cells},
+        times={cell: whole.times[cell][processes] for cell in cells},
+        replica={value: times[processes] for value, times in whole.replica.items()},
+        probe=None if whole.probe is None else whole.probe[processes],
+    )
+
+
+def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+    """The text of summary.csv: a row for each size of effect, over all runs and over those with narrow A/A.
+
+    A run that is invalid as a whole is left out and counted. Raises RecordError as `trials`.
+    """
+    every = trials(record, judge)
+    good, bad = valid(every)
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    for among in AMONG:
+        for percent in sorted({trial.percent for trial in every}):
+            some = [t for t in good if t.percent == percent and (among == "all" or t.aa_half_width <= NARROW)]
+            named = [f"run {run} is left out: {why}" for run, why in bad.items()]
+            if percent == 0:
+                named += [f"claimed although equal: {_named(trial)}" for trial in some if trial.claimed]
+            first = {"among": among, "effect_percent": percent, "runs_left_out": len(bad)}
+            table.writerow({**first, **_numbers(some), "advice": " | ".join(named) if among == "all" else ""})
+    return text.getvalue()
+
+
+def _numbers(some: Sequence[Trial]) -> dict[str, str]:
+    """What a row says of these comparisons, without what it is about."""
+    numbers: dict[str, Any] = {"runs": len({t.run for t in some}), "n": len(some)}
+    numbers["flagged"] = sum(bool(trial.flags) for trial in some)
+    if some:
+        null = some[0].percent == 0
+        shares = {
+            "claimed_share": share([t.claimed for t in of_run] for of_run in _by_run(some)),
+            "unclaimed_share": share([not t.claimed for t in of_run] for of_run in _by_run(some)),
+            "ratio": estimate(np.array([trial.comparison.ratio.value for trial in some]), 0.5),
+        }
+        if null:
+            covers = share([covers_one(t) for t in of_run] for of_run in _by_run(some))
+            shares["covers_one_share"] = covers
+            stated = covers.lo is not None and covers.hi is not None and covers.lo <= 1 - ALPHA <= covers.hi
+            numbers["covers_as_stated"] = str(stated).lower()
+        for name, found in shares.items():
+            numbers |= dict(zip((name, f"{name}_lo", f"{name}_hi"), found.bounds, strict=True))
+        least = [of_run[0].least for of_run in _by_run(some)]
+        numbers |= {"least_effect_p50": float(np.percentile(least, 50)), "least_effect_max": max(least)}
+    return {
+        name: "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+        for name, value in numbers.items()
+    }
+
+
+def covers_one(trial: Trial) -> bool:
+    """Whether the interval of the ratio holds 1."""
+    return not excludes_one(trial.comparison.ratio.lo, trial.comparison.ratio.hi)
+
+
+def share(of_runs: Iterable[Sequence[bool]]) -> Estimate:
+    """The share of hits with its 95% interval, when comparisons of one run are more alike than of two.
+
+    Korn & Graubard, Survey Methodology 24 (1998) 193: Clopper & Pearson's bounds at the number of
+    comparisons divided by the design effect and by the squared ratio of the t quantiles, never more than
+    there are. One run alone bounds nothing: open on both sides.
+    """
+    runs = [list(hits) for hits in of_runs]
+    n, k = sum(map(len, runs)), len(runs)
+    hits = sum(map(sum, runs))
+    p = hits / n
+    if k < 2:
+        return Estimate(p, None, None, n)
+    variance = k / (k - 1) * sum((sum(run) - p * len(run)) ** 2 for run in runs) / n**2
+    effective = p * (1 - p) / variance if variance and 0 < hits < n else n
+    t = [float(stdtrit(df, 1 - ALPHA / 2)) for df in (n - 1, k - 1)]
+    effective = min(n, effective * (t[0] / t[1]) ** 2)
+    x = p * effective
+    low = float(betaincinv(x, effective - x + 1, ALPHA / 2)) if hits else 0.0
+    high = float(betaincinv(x + 1, effective - x, 1 - ALPHA / 2)) if hits < n else 1.0
+    return Estimate(p, low, high, n)
+
+
+def _by_run(some: Sequence[Trial]) -> list[list[Trial]]:
+    runs: dict[int, list[Trial]] = {}
+    for trial in some:
+        runs.setdefault(trial.run, []).append(trial)
+    return list(runs.values())
+
+
+def _named(trial: Trial) -> str:
+    ratio, lo, hi = trial.comparison.ratio.bounds
+    return f"run {trial.run} {trial.path} at {trial.value}: {ratio:.4g} [{lo or 0:.4g}, {hi or 0:.4g}]"

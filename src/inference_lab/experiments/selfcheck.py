@@ -1,0 +1,123 @@
+"""The laboratory on itself: the baseline under other names, and behind real work of known size: selfcheck.
+
+null_1, null_2, ... are the very call of the baseline. plus_5 is that call behind as many small products
+as take 5% of its time; how many, each process finds out once, before it times anything. The products are
+as real as the rest, and as much subject to what the machine does.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inference_lab import attention, benchmark
+from inference_lab.benchmark import Bench, Timed
+from inference_lab.errors import ConfigError
+from inference_lab.experiments.decode_paths import cells, check
+from inference_lab.records.record import Measurement
+
+BASE, PLUS = "preallocated", "plus_"
+PAIRS, PRODUCTS = 21, 1000  # of one calibration: a base call and about as long a loop of products, in turn
+
+Call = Callable[[], NDArray[Any]]
+
+
+def with_products(base: Call, product: Callable[[], object], count: int) -> Call:
+    """A call of `base` behind `count` products; `base` itself for none."""
+    if not count:
+        return base
+
+    def call() -> NDArray[Any]:
+        for _ in range(count):
+            product()
+        return base()
+
+    return call
+
+
+def products_per_call(base: Call, product: Callable[[], object]) -> float:
+    """How many products take as long as one base call: the median over pairs timed one after the other."""
+    many = with_products(lambda: np.empty(0), product, PRODUCTS)
+    ratios: list[float] = []
+    for _ in range(PAIRS + 2):
+        times = [time.perf_counter_ns()]
+        for call in (base, many):
+            call()
+            times.append(time.perf_counter_ns())
+        ratios.append(PRODUCTS * (times[1] - times[0]) / (times[2] - times[1]))
+    return median(ratios[2:])  # the first two were cold
+
+
+def bind(section: Mapping[str, Any]) -> Bench:
+    """Per sequence length the baseline, its replica, nulls and effects, over the same inputs."""
+    found = cells(section)
+    groups: list[list[Timed]] = []
+    per_call: dict[str, float] = {}
+    for cell in found:
+        base, product = partial(attention.preallocated, *cell), partial(np.matmul, cell[0][0, 0], cell[1])
+        B, T, C = cell[0].shape
+        per_call[str(T)] = round(products_per_call(base, product), 3)
+        group = [
+            Timed(path, with_products(base, product, round(per_call[str(T)] * effect(path) / 100)), B, T, C)
+            for path in section["paths"]
+        ]
+        groups.append(benchmark.with_replica(group, section["baseline"]))
+    return Bench(
+        groups,
+        check=lambda: [finding for cell in found for finding in check(cell, [BASE])],
+        data_sha256=benchmark.digest_of_arrays(*(array for cell in found for array in cell)),
+        facts={"products_per_call": per_call},
+    )
+
+
+def effect(path: str) -> int:
+    """Percent of extra work in a path. Raises ConfigError for a name that says none."""
+    if path == BASE or path.startswith("null_"):
+        return 0
+    number = path.removeprefix(PLUS)
+    if number == path or not number.isdecimal():
+        raise ConfigError(
+            f"no path {path!r} of selfcheck; there are {BASE}, null_1, ..., plus_5, plus_10, ..."
+        )
+    return int(number)
+
+
+def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+    """`runs` whole measurements one after another, each with its own wait, watch and processes: one record.
+
+    Processes are numbered through; `runs` in the manifest holds what each of them saw of the machine.
+    """
+    each = section["processes"] * section["rounds"]
+    runs = [
+        benchmark.measure(
+            "inference_lab.experiments.selfcheck",
+            section,
+            lambda done, _, before=run * each: progress(before + done, section["runs"] * each),
+            first_process=run * section["processes"],
+        )
+        for run in range(section["runs"])
+    ]
+    first = runs[0]
+    always = {name: first.environment[name] for name in ("blas", "thread_variables")}
+    seen = [{k: v for k, v in run.environment.items() if k not in always} for run in runs]
+    processes = [facts for run in runs for facts in run.facts["processes"]]
+    return Measurement(
+        kind=first.kind,
+        files={name: _one_table([run.files[name] for run in runs]) for name in first.files},
+        rows={name: sum(run.rows[name] for run in runs) for name in first.rows},
+        facts={**first.facts, "processes": processes, "runs": seen},
+        environment=always,
+    )
+
+
+def _one_table(texts: Sequence[str]) -> str:
+    """Tables of the same columns, one below the other."""
+    return "".join([texts[0], *(text.partition("\n")[2] for text in texts[1:])])
+
+
+if __name__ == "__main__":
+    raise SystemExit(benchmark.run_child(bind))

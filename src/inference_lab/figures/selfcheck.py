@@ -1,0 +1,99 @@
+"""How far the laboratory may be believed: every comparison of a selfcheck, shares claimed, coverage."""
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from inference_lab.analysis.intervals import ALPHA
+from inference_lab.analysis.rows import bounds, number
+from inference_lab.analysis.selfcheck import AMONG, Trial, covers_one, trials, valid
+from inference_lab.errors import RecordError
+from inference_lab.figures.style import FAINT, INK, MARKS, Line, Mark, page, styled, svg
+from inference_lab.records.record import View
+
+GOALS = {0: 0.02, 5: 0.85, 10: 0.95}  # by percent of extra work: at most, then at least this share claimed
+CLAIMED, NOT, NARROW = "claimed", "not claimed", "share claimed where A/A is narrow"
+LEGEND = {CLAIMED: MARKS[0], NOT: MARKS[1], NARROW: MARKS[2]}
+WIDE = 0.8
+
+
+@styled()
+def draw(view: View) -> str:
+    """SVG of every ratio by what was put into it, the share claimed of each, and coverage of 1 by run.
+
+    Raises RecordError when a row of the summary is malformed or missing.
+    """
+    found = trials(view.record, view.judge)
+    percents = sorted({trial.percent for trial in found})
+    every, left_out = valid(found)
+    runs = sorted({trial.run for trial in every})
+    title = "differences claimed where none and where one was put in"
+    head = f"{len(every)} comparisons of {len(runs)} runs, each path judged with the baseline as one record."
+    head += f" Left out as invalid: run {', '.join(map(str, left_out))}." if left_out else ""
+    read = (
+        "Top: the median ratio of every comparison, left to right in the order of runs; the line is what was"
+        " put in. Middle: share claimed of all runs, and of those whose A/A intervals are within 2% of their"
+        " middle; the lines: at most 2%, at least 85% and 95%. Bottom: share of a run's equal comparisons"
+        " whose interval holds 1; at the right all of them. Bars: 95% interval, runs as clusters."
+    )
+    figure, (ratios, shares, coverage) = page(view, LEGEND, (220, 130, 110), title, head, Line(read))
+    for place, percent in enumerate(percents):
+        _ratios(ratios, place, percent, [trial for trial in every if trial.percent == percent])
+        goal = GOALS.get(percent)
+        if goal is not None:
+            _level(shares, place, 100 * goal, f"goal-{percent}")
+        for among, mark, at in ((AMONG[0], MARKS[0], -0.2), (AMONG[1], MARKS[2], 0.2)):
+            _share(view, shares, place + at, mark, "claimed_share", (among, str(percent)))
+    for panel in (ratios, shares):
+        panel.set_xlim(-0.5, len(percents) - 0.5)
+        panel.set_xticks(
+            range(len(percents)),
+            [f"+{p}%" if p else "equal" for p in percents] if panel is shares else [""] * len(percents),
+        )
+    ratios.set_ylabel("ratio to the baseline, %")
+    shares.set_ylabel("claimed, %")
+    shares.set_ylim(-4, 104)
+
+    null = [trial for trial in every if trial.percent == 0]
+    covered = [[covers_one(trial) for trial in null if trial.run == run] for run in runs]
+    held = [100 * sum(some) / len(some) for some in covered]
+    last = max(runs, default=0)
+    coverage.plot(runs, held, MARKS[3].marker, color=MARKS[3].color, ls="", ms=4, gid="coverage-by-run")
+    _share(view, coverage, last + 2, MARKS[0], "covers_one_share", (AMONG[0], "0"))
+    coverage.axhline(100 * (1 - ALPHA), color=INK, linewidth=0.8, linestyle=(0, (5, 3)), gid="stated")
+    coverage.set_xticks([0, last, last + 2], ["0", str(last), "all"])
+    coverage.set_xlabel("run")
+    coverage.set_ylabel("holds 1, %")
+    coverage.set_ylim(min([*held, 80]) - 4, 104)
+    return svg(figure, view)
+
+
+def _ratios(panel: Axes, place: int, percent: int, some: Sequence[Trial]) -> None:
+    for name, mark in ((CLAIMED, MARKS[0]), (NOT, MARKS[1])):
+        drawn = [(i, t) for i, t in enumerate(some) if t.claimed == (name == CLAIMED)]
+        panel.plot(
+            [place + WIDE * ((i + 0.5) / len(some) - 0.5) for i, _ in drawn],
+            [100 * (trial.comparison.ratio.value - 1) for _, trial in drawn],
+            mark.marker, color=mark.color, alpha=0.6, markersize=2.6, markeredgewidth=0, zorder=2,
+            gid=f"ratios-{name.replace(' ', '-')}-{percent}",
+        )  # fmt: skip
+    _level(panel, place, percent, f"put-in-{percent}")
+
+
+def _level(panel: Axes, place: int, value: float, gid: str) -> None:
+    panel.plot([place - WIDE / 2, place + WIDE / 2], [value] * 2, color=FAINT, linewidth=1, zorder=3, gid=gid)
+
+
+def _share(view: View, panel: Axes, at: float, mark: Mark, of: str, wanted: tuple[str, str]) -> None:
+    """One share of the summary with its interval; nothing where the summary leaves it empty."""
+    row = next((row for row in view.summary if (row["among"], row["effect_percent"]) == wanted), None)
+    if row is None:
+        raise RecordError(f"summary.csv of selfcheck: no row {' '.join(wanted)}; rebuild it from raw.csv")
+    value, (lo, hi) = number(row, of, "summary.csv"), bounds(row, of, "summary.csv")
+    if value is None:
+        return
+    for bound in (lo, hi):
+        if bound is not None:
+            panel.plot([at] * 2, [100 * value, 100 * bound], color=mark.color, linewidth=1.6, zorder=4)
+            panel.plot(at, 100 * bound, "_", color=mark.color, markersize=6, markeredgewidth=1.6, zorder=4)
+    panel.plot(at, 100 * value, mark.marker, color=mark.color, zorder=4.5, gid=f"{of}-{'-'.join(wanted)}")

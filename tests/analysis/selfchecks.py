@@ -1,0 +1,56 @@
+"""Selfcheck records with a known truth, and their views."""
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from inference_lab.analysis.selfcheck import summarise
+from inference_lab.records.record import Record, View
+from tests.analysis.views import SOURCE
+from tests.synthetic import Machine, steady, timing_record
+
+PATHS = ("preallocated", "null_1", "plus_10")
+PROCESSES = 3
+
+
+def cost(path: str, cell: Mapping[str, Any]) -> float:
+    """A null costs what the baseline does, plus_10 a tenth more."""
+    percent = int(path.removeprefix("plus_")) if path.startswith("plus_") else 0
+    return 1e4 * cell["sequence_length"] * (1 + percent / 100)
+
+
+def selfcheck_record(
+    machine: Machine | None = None,
+    *,
+    runs: int = 4,
+    busy: tuple[int, ...] = (),
+    paths: tuple[str, ...] = PATHS,
+) -> Record:
+    """A record of so many runs of 3 processes of 10 rounds; others use the machine in the runs named busy."""
+    made = timing_record(
+        experiment="selfcheck",
+        paths=paths,
+        vary={"sequence_length": (96, 128)},
+        processes=runs * PROCESSES,
+        rounds=10,
+        warmups=0,
+        cost=cost,
+        machine=machine or steady(0.01),
+    )
+    cores = [0.9 if run in busy else 0.01 for run in range(runs)]
+    conditions = {**made.manifest["conditions"], "processes": PROCESSES, "runs": runs}
+    seen = [{"others_cpu": {"median": used, "max": used}} for used in cores]
+    return replace(made, manifest={**made.manifest, "conditions": conditions, "runs": seen})
+
+
+def rows(record: Record) -> dict[tuple[str, str], dict[str, str]]:
+    """The rows of the record's summary by what they are about."""
+    table = csv.DictReader(io.StringIO(summarise(record, {})))
+    return {(row["among"], row["effect_percent"]): row for row in table}
+
+
+def selfcheck_view(record: Record) -> View:
+    """The record with its summary."""
+    return View(record, list(rows(record).values()), {}, {**SOURCE, "experiment": "selfcheck"})

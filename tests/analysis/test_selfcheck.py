@@ -1,0 +1,191 @@
+"""A selfcheck judged: each run and path as a record of its own, shares with runs as clusters."""
+
+import random
+import unittest
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import binomtest
+
+from inference_lab.analysis.intervals import claims, compare, least_effect
+from inference_lab.analysis.page import pages
+from inference_lab.analysis.selfcheck import COLUMNS, NARROW, share, summarise, trials
+from inference_lab.analysis.verdicts import evaluate
+from inference_lab.records.prediction import load_prediction
+from tests.analysis.selfchecks import PROCESSES, rows, selfcheck_record, selfcheck_view
+from tests.checkout import ROOT
+from tests.synthetic import Call, Machine, steady, together
+
+
+def slower(run: int, path: str, times: float) -> Machine:
+    """One path of one run takes longer."""
+
+    def machine(call: Call) -> float:
+        hit = call.path == path and call.kind == "sample" and call.process // PROCESSES == run
+        return times if hit else 1.0
+
+    return machine
+
+
+class Shares(unittest.TestCase):
+    """The share of hits and its interval."""
+
+    def test_independent_runs(self) -> None:
+        """No hit or every hit: Clopper & Pearson's bound, at a number reduced for the few runs there are."""
+        for hit in (False, True):
+            found = share([[hit] * 16] * 22)
+            exact = binomtest(352 * hit, 352).proportion_ci()
+            few = binomtest(310 * hit, 310).proportion_ci()
+            self.assertEqual((found.value, found.n), (float(hit), 352))
+            for bound, wide, narrow in ((found.lo, few.low, exact.low), (found.hi, few.high, exact.high)):
+                assert bound is not None
+                self.assertLessEqual(min(wide, narrow), bound)
+                self.assertGreaterEqual(max(wide, narrow), bound)
+
+    def test_alike_within_a_run(self) -> None:
+        """The same hits heaped in few runs say less than spread over all: the interval is wider."""
+        spread = share([[True] * 4 + [False] * 12] * 20)
+        heaped = share([[True] * 16] * 5 + [[False] * 16] * 15)
+        exact = binomtest(80, 320).proportion_ci()
+        assert spread.lo is not None and spread.hi is not None
+        assert heaped.lo is not None and heaped.hi is not None
+        self.assertEqual(spread.value, heaped.value)
+        self.assertLess(heaped.lo, spread.lo)
+        self.assertGreater(heaped.hi, spread.hi)
+        self.assertLessEqual(spread.lo, exact.low + 1e-12)
+        self.assertGreaterEqual(spread.hi, exact.high - 1e-12)
+        self.assertGreater(heaped.hi - heaped.lo, 2 * (exact.high - exact.low))
+
+    def test_one_run_bounds_nothing(self) -> None:
+        """Comparisons of one run say nothing of another: open on both sides, never invented."""
+        self.assertEqual(share([[True, False]]).bounds, (0.5, None, None))
+
+    def test_coverage(self) -> None:
+        """Where runs differ, the truth lies in the interval at least 93 times of 100."""
+        rng = random.Random(1)
+        held = 0
+        for _ in range(400):
+            chances = [rng.betavariate(0.95 * 12, 0.05 * 12) for _ in range(22)]
+            found = share([[rng.random() < chance for _ in range(16)] for chance in chances])
+            held += found.lo is not None and found.hi is not None and found.lo <= 0.95 <= found.hi
+        self.assertGreaterEqual(held / 400, 0.93)
+
+
+class Trials(unittest.TestCase):
+    """Every comparison."""
+
+    def test_each_run_and_path_is_judged_alone(self) -> None:
+        """Ratio, claim and least effect are those of the one run's rounds and the one path's cells."""
+        record = selfcheck_record(runs=3)
+        found = trials(record, {})
+        cells = [(path, T) for path in ("null_1", "plus_10") for T in (96, 128)]
+        self.assertEqual(
+            [(t.run, t.path, t.value) for t in found], [(r, *c) for r in range(3) for c in cells]
+        )
+
+        def times(path: str, T: int, run: int, kind: str = "sample") -> np.ndarray:
+            rows = record.samples if kind == "sample" else [c for c in record.controls if c.kind == kind]
+            ns = [s.elapsed_ns for s in rows
+                  if (s.path, s.sequence_length, s.process // PROCESSES) == (path, T, run)]  # fmt: skip
+            return np.array(ns).reshape(PROCESSES, -1)
+
+        for run in range(3):
+            base = {T: times("preallocated", T, run) for T in (96, 128)}
+            same = [compare(times("preallocated", T, run, "replica") / base[T]) for T in base]
+            for path in ("null_1", "plus_10"):
+                alone = [compare(times(path, T, run) / base[T]) for T in base]
+                here = [t for t in found if (t.run, t.path) == (run, path)]
+                self.assertEqual([t.comparison for t in here], alone)
+                self.assertEqual({t.least for t in here}, {least_effect(same)})
+                for t, claim in zip(here, claims(alone, least_effect(same)), strict=True):
+                    self.assertEqual(t.claimed, claim and not t.flags)
+
+    def test_effects_are_told_by_name(self) -> None:
+        """A null has 0 percent put in, plus_10 has 10."""
+        found = {(t.path, t.percent) for t in trials(selfcheck_record(runs=1), {})}
+        self.assertEqual(found, {("null_1", 0), ("plus_10", 10)})
+
+
+class Summaries(unittest.TestCase):
+    """summary.csv."""
+
+    def test_a_quiet_machine(self) -> None:
+        """Nothing is claimed of nulls, all of +10%; the ratio is what was put in; nothing is left out."""
+        found = rows(selfcheck_record())
+        self.assertEqual(
+            list(found), [(among, p) for among in ("all", "aa_within_2_percent") for p in ("0", "10")]
+        )
+        null, ten = found["all", "0"], found["all", "10"]
+        self.assertEqual(tuple(null), COLUMNS)
+        for row in (null, ten):
+            self.assertEqual((row["runs"], row["runs_left_out"], row["n"]), ("4", "0", "8"))
+        self.assertEqual((null["claimed_share"], null["unclaimed_share"]), ("0", "1"))
+        self.assertEqual(
+            (ten["claimed_share"], ten["unclaimed_share"], ten["covers_one_share"]), ("1", "0", "")
+        )
+        self.assertAlmostEqual(float(null["ratio"]), 1.0, delta=0.01)
+        self.assertAlmostEqual(float(ten["ratio"]), 1.1, delta=0.01)
+        self.assertLess(float(null["claimed_share_lo"]), float(null["claimed_share_hi"]))
+        self.assertEqual(ten["covers_as_stated"], "")
+
+    def test_a_false_claim_is_counted_and_named(self) -> None:
+        """A null that is slower in one run is a false claim of that run, with its ratio."""
+        found = rows(selfcheck_record(together(slower(2, "null_1", 1.3), steady(0.01))))["all", "0"]
+        self.assertEqual(found["claimed_share"], "0.25")
+        self.assertLessEqual(float(found["covers_one_share"]), 0.75)
+        self.assertIn("claimed although equal: run 2 null_1 at 96: 1.3", found["advice"])
+
+    def test_a_busy_run_is_left_out(self) -> None:
+        """A run in which others used the machine counts nowhere, and is named with the reason."""
+        record = selfcheck_record(together(slower(2, "null_1", 1.3), steady(0.01)), busy=(2,))
+        found = rows(record)["all", "0"]
+        self.assertEqual((found["runs"], found["runs_left_out"], found["n"]), ("3", "1", "6"))
+        self.assertEqual(found["claimed_share"], "0")
+        self.assertIn("run 2 is left out: others used 0.9 cores", found["advice"])
+
+    def test_every_run_busy(self) -> None:
+        """Without a valid run nothing is known: shares are empty, claims about them Inconclusive."""
+        view = selfcheck_view(selfcheck_record(busy=(0, 1, 2, 3)))
+        for row in view.summary:
+            self.assertEqual((row["n"], row["claimed_share"], row["ratio"]), ("0", "", ""))
+        claim = {"id": "it", "says": "so", "kind": "less_than", "of": "claimed_share", "value": 0.02,
+                 "at": {"among": "all", "effect_percent": 0}}  # fmt: skip
+        prediction = {"question": "?", "prediction": "!", "claims": [claim]}
+        self.assertEqual(evaluate(prediction, view, prediction_changed=False)[0]["verdict"], "Inconclusive")
+
+    def test_runs_with_a_narrow_aa(self) -> None:
+        """A run counts among those of narrow A/A exactly when its widest A/A half-width is within 2%."""
+        record = selfcheck_record(
+            lambda call: 1 + (0.2 if call.process < PROCESSES else 0.01) * (call.number % 7) / 7
+        )
+        narrow = {t.run for t in trials(record, {}) if t.aa_half_width <= NARROW}
+        self.assertEqual(narrow, {1, 2, 3})
+        self.assertEqual(rows(record)["aa_within_2_percent", "10"]["runs"], "3")
+        self.assertEqual(rows(record)["all", "10"]["runs"], "4")
+
+    def test_same_record_same_text(self) -> None:
+        """The same record gives the same bytes."""
+        record = selfcheck_record()
+        self.assertEqual(summarise(record, {}), summarise(record, {}))
+
+
+class Pages(unittest.TestCase):
+    """Beside the committed prediction."""
+
+    def test_the_committed_prediction_can_be_judged(self) -> None:
+        """Every claim names columns and rows that are there; false claims and causes stand on the page."""
+        paths = ("preallocated", "null_1", "plus_3", "plus_5", "plus_10")
+        machine = together(slower(0, "null_1", 1.3), steady(0.002))
+        view = selfcheck_view(selfcheck_record(machine, paths=paths))
+        file = ROOT / "predictions/selfcheck.yaml"
+        verdicts, text = pages(view, Path(file))
+        self.assertNotIn("no cell", verdicts)
+        self.assertIn("claimed although equal: run 0 null_1 at 96", text)
+        self.assertIn("## Boundary", text)
+        for row in evaluate(load_prediction(file), view, prediction_changed=False):
+            if row["id"].startswith("injected"):
+                self.assertAlmostEqual(float(row["value"]), 1 + int(row["id"][9:]) / 100, delta=0.002)
+
+
+if __name__ == "__main__":
+    unittest.main()
