@@ -1,40 +1,13 @@
 """Does the next plain run recover from any end of the one before, with nothing lost and nothing half-made?"""
 
 import functools
-import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 from tests.workflow.harness import Checkout, Parallel, checkout, measured, paused, stop, wait_for
 
 STALE = ("config.yaml", "seed: 1}", "seed: 5}")
-# Replaces a record of two files and is killed after so many steps that change the file system.
-KILLED_AT = """
-import os, signal, sys
-from pathlib import Path
-from inference_lab.records import store
-steps = int(sys.argv[1])
-def counted(call):
-    def wrapped(*args, **kwargs):
-        global steps
-        if steps == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        steps -= 1
-        return call(*args, **kwargs)
-    return wrapped
-for name in ("mkdir", "replace", "unlink", "open"):
-    setattr(Path, name, counted(getattr(Path, name)))
-store.shutil.rmtree = counted(store.shutil.rmtree)
-os.fsync = counted(os.fsync)
-facts = {"schema": 1, "kind": "toy", "experiment": "t", "started_at": "2026-11-30T10:00:00+00:00"}
-files = {"raw.csv": sys.argv[2] * 1000, "controls.csv": sys.argv[2] * 10}
-store.replace_record(Path("results/t/manifest.json"), files, dict.fromkeys(files, 1), facts)
-"""
 
 
 @functools.cache
@@ -180,45 +153,6 @@ class Crashes(Parallel):
             self.assertEqual(lab.contents("results/*/*"), before)
             self.assertFalse((lab.root / "results/tests.json").exists())
 
-    def test_killed_at_every_step_of_replacing(self) -> None:
-        """A record being replaced, killed at each step on the disk: old, none or new, never a mixture."""
-        with tempfile.TemporaryDirectory(prefix="inference-lab-checks-") as folder:
-            environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-
-            def replace(steps: int, letter: str) -> int:
-                words = [sys.executable, "-c", KILLED_AT, str(steps), letter]
-                return subprocess.run(words, cwd=folder, env=environment, check=False).returncode
-
-            record = Path(folder, "results/t")
-            Path(folder, "pyproject.toml").touch()
-            states = set[str]()
-            for steps in range(1000):
-                shutil.rmtree(record.parent, ignore_errors=True)
-                self.assertEqual(replace(-1, "o"), 0)
-                ended = replace(steps, "n")
-                states.add(state := self.whole(record))
-                kept = {path.read_bytes()[:1] for path in record.rglob("raw.csv")}
-                self.assertIn(b"o", kept, f"the old raw file was lost at step {steps}")
-                if ended == 0:
-                    break
-                self.assertEqual(ended, -signal.SIGKILL)
-                self.assertEqual(replace(-1, "n"), 0, "the next measurement goes through")
-            self.assertEqual(state, "new")
-            self.assertEqual(states, {"old", "none", "new"})
-            self.assertGreater(steps, 15)
-
-    def whole(self, record: Path) -> str:
-        """old, new or none: what lies there, asserted to be of one piece."""
-        if not (record / "manifest.json").exists():
-            return "none"
-        outputs = json.loads((record / "manifest.json").read_text())["outputs"]
-        letters = {(record / name).read_text()[0] for name in outputs}
-        self.assertEqual(len(letters), 1, "raw and controls are of two records")
-        for name, made in outputs.items():
-            found = subprocess.run(["sha256sum", record / name], capture_output=True, text=True, check=True)
-            self.assertEqual(found.stdout.split()[0], made["sha256"])
-        return "old" if letters == {"o"} else "new"
-
     def test_disk_full(self) -> None:
         """No byte can be written: one line says so, the old record stays, nothing half-made is left."""
         with checkout() as lab:
@@ -235,12 +169,12 @@ class Crashes(Parallel):
 
     def test_read_only_results(self) -> None:
         """Results that cannot be written: one line says so, and once they can, a plain run goes on."""
-        if os.geteuid() == 0:
-            self.skipTest("root writes everywhere; the disk-full check tries the same branch")
         with checkout() as lab:
             lab.edit(*STALE)
             folder = lab.root / "results/t1"
             folder.chmod(0o555)
+            if os.access(folder, os.W_OK):
+                self.skipTest("this user writes everywhere; setpriv --bounding-set -dac_override tries it")
             try:
                 run = lab.snakemake("all")
             finally:

@@ -1,6 +1,5 @@
 # Shared by all others: the checked config, its names, a stage's part of it, what `all` asks for.
 import atexit
-import fcntl
 import functools
 import os
 import shutil
