@@ -70,8 +70,9 @@ class StageCommandsTest(unittest.TestCase):
         for words, said in (
             ([], "the following arguments are required: COMMAND"),
             (["guess"], "invalid choice: 'guess'"),
-            (["summarize"], "the following arguments are required: experiment, --section"),
-            (["summarize", "m1"], "the following arguments are required: --section"),
+            (["analyze"], "the following arguments are required: experiment, --section"),
+            (["analyze", "m1"], "the following arguments are required: --section"),
+            (["summarize", "m1"], "m1: holds no manifest.json of a load; name its folder, or give --section"),
             (["summarize", "m1", "--section", "{"], "--section: not JSON"),
             (["summarize", "m1", "--section", "[1]"], "--section: must be a JSON object"),
             (["summarize", "m1", "--section", '{"a": NaN}'], "--section: not JSON"),

@@ -15,6 +15,7 @@ from inference_lab.records.files import canonical
 
 def main(words: Sequence[str] | None = None) -> int:
     """Exit status of `inference-lab`: 0 done, 2 refused with one line on stderr."""
+    words = sys.argv[1:] if words is None else words
     parser = argparse.ArgumentParser(
         prog="inference-lab",
         description="A laboratory for LLM inference whose every number can explain itself.",
@@ -31,15 +32,32 @@ def main(words: Sequence[str] | None = None) -> int:
     add = _stage(commands, "measure", "measure an experiment and record it")
     add.add_argument("--lock", type=Path, default=locks.MACHINE_LOCK, help="the machine's one lock")
     add.set_defaults(run=_measure)
-    _stage(commands, "summarize", "make summary.csv from the raw samples").set_defaults(run=_summarize)
+    add = _stage(commands, "summarize", "make summary.csv from the raw samples", of_load=True)
+    add.set_defaults(run=_summarize)
     add = _stage(commands, "figure", "draw one figure or page")
     add.add_argument("figure", help="file name as in judge.figures")
     add.set_defaults(run=_figure)
     _stage(commands, "analyze", "set prediction beside result").set_defaults(run=_analyze)
     _stage(commands, "article", "write docs/experiments/ from the numbers").set_defaults(run=_article)
 
+    add = commands.add_parser("load", help="load an OpenAI-compatible server and record every request")
+    if words[:1] == ["load"]:  # no other command waits for what a load imports
+        from inference_lab.serving import load_command
+
+        load_command.add_arguments(add)
+    add.set_defaults(run=_load, words=words)
+    add = commands.add_parser("figures", help="draw the figures of a recorded load")
+    add.add_argument("folder", type=Path)
+    add.set_defaults(run=_figures)
+    add = commands.add_parser("serve-reference", help="a server whose truth is known, to be loaded")
+    if words[:1] == ["serve-reference"]:
+        from inference_lab.serving import serve_reference
+
+        serve_reference.add_arguments(add)
+    add.set_defaults(run=_serve_reference)
+
     add = commands.add_parser("verify", help="rebuild every result from its raw data and compare bytes")
-    add.add_argument("experiment", nargs="*", help="default: all")
+    add.add_argument("experiment", nargs="*", help="or the folder of a load; default: all experiments")
     add.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")
     add.add_argument("--receipt", type=Path, help="write the stage's receipt here and skip what it knows")
     _add_log(add)
@@ -59,11 +77,11 @@ def main(words: Sequence[str] | None = None) -> int:
     return run(parser, words)
 
 
-def _stage(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+def _stage(commands: Any, name: str, text: str, *, of_load: bool = False) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text)
-    parser.add_argument("experiment")
+    parser.add_argument("experiment", help="or, without --section, the folder of a load" * of_load)
     parser.add_argument(
-        "--section", required=True, type=_json, help="this stage's part of config.yaml as JSON"
+        "--section", required=not of_load, type=_json, help="this stage's part of config.yaml as JSON"
     )
     _add_log(parser)
     return parser
@@ -97,7 +115,8 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
     args = parser.parse_args(words)
     try:
         said, status = _outcome(parser.prog, args)
-        print(said, file=sys.stderr if status else sys.stdout)
+        if said:
+            print(said, file=sys.stderr if status else sys.stdout)
     except BrokenPipeError:
         return 141
     if log := vars(args).get("log"):
@@ -111,7 +130,8 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
 def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int]:
     try:
         locks.die_with_run()
-        return args.run(args), 0
+        said = args.run(args)
+        return ("", said) if isinstance(said, int) else (said, 0)
     except LabError as error:
         return f"{prog}: {error}", 2
     except KeyboardInterrupt:
@@ -139,8 +159,10 @@ def _measure(args: argparse.Namespace) -> str:
 
 
 def _summarize(args: argparse.Namespace) -> str:
-    from inference_lab import stages
+    from inference_lab import loads, stages
 
+    if args.section is None:
+        return loads.summarise(Path(args.experiment))
     return stages.derive(chain.summary_step(args.experiment, args.section))
 
 
@@ -162,15 +184,36 @@ def _article(args: argparse.Namespace) -> str:
     return stages.derive(chain.article_step(args.experiment, args.section))
 
 
+def _load(args: argparse.Namespace) -> int:
+    from inference_lab import loads
+
+    return loads.load(args)
+
+
+def _figures(args: argparse.Namespace) -> str:
+    from inference_lab import loads
+
+    return loads.draw(args.folder)
+
+
+def _serve_reference(args: argparse.Namespace) -> int:
+    from inference_lab.serving import serve_reference
+
+    return serve_reference.run(args)
+
+
 def _verify(args: argparse.Namespace) -> str:
-    from inference_lab import verification
+    from inference_lab import loads, verification
     from inference_lab.records.config import load_config
 
     config = args.config or load_config()
     if args.receipt:
         return verification.verify_stage(config, args.receipt)
     walk = chain.Chain(config)
-    findings = verification.verify(walk, args.experiment or list(walk.experiments), {})
+    findings: list[verification.Finding] = []
+    for name in args.experiment or walk.experiments:
+        load = loads.around(Path(name)) if name not in walk.experiments else None
+        findings += verification.verify(load or walk, list(load.experiments) if load else [name], {})
     text = verification.as_table(findings)
     if any(finding.mismatch for finding in findings):
         raise RecordError(f"a recorded result does not follow from its raw data\n{text}")
@@ -178,10 +221,11 @@ def _verify(args: argparse.Namespace) -> str:
 
 
 def _explain(args: argparse.Namespace) -> str:
+    from inference_lab import loads
     from inference_lab.explanation import explain
     from inference_lab.records.config import load_config
 
-    return explain(args.file, chain.Chain(load_config()))
+    return explain(args.file, loads.around(args.file) or chain.Chain(load_config()))
 
 
 def _records(_: argparse.Namespace) -> str:

@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module  # noqa: TID251  (the one dispatch of stages)
 from pathlib import Path
@@ -20,7 +21,7 @@ from inference_lab.records.chain import Chain, Step
 from inference_lab.records.files import json_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
 from inference_lab.records.raw import CONTROLS
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Calibration, Measurement, Record, View
 from inference_lab.records.sources import Sources
 
 Progress = Callable[[int, int], None]
@@ -89,45 +90,58 @@ def measure(
     that do not hold and a prediction file that is missing or invalid. A record that stood there is moved
     to superseded/.
     """
-    sources = Sources()
-    before, pins = step.inputs(sources), step.pins(sources)
-    sources.drop_bytecode(step.sources(sources))
-    environment.check_pins(pins)
-    store.check_writable(manifest_path.parent)
-    tests = check_tests() if in_pipeline else _tests_if_current()
-    prediction = _prediction(step.experiment, required=in_pipeline)
+    begun = begin(step, manifest_path, in_pipeline=in_pipeline)
     module = stage_module(step.modules[0])
-    git = _git()
     with locks.one_measurement(lock), progress as report:
-        started = datetime.now(UTC)
+        begun["started_at"] = _now()
         found = module.measure(step.section, report)
-        finished = datetime.now(UTC)
-        if step.inputs(Sources()) != before:
-            raise MeasurementRefused(f"{step.name}: a source changed while it ran; nothing was recorded")
-        manifest = {
-            "schema": chain.SCHEMA,
-            "stage": "measure",
-            "kind": found.kind,
-            "experiment": step.experiment,
-            "command": list(step.command),
-            "conditions": step.section,
-            "inputs": before,
-            "pins": pins,
-            "tests": tests,
-            "prediction": prediction,
-            **found.facts,
-            "environment": {**environment.machine(pins), **found.environment},
-            "git": git,
-            "started_at": started.isoformat(timespec="seconds"),
-            "finished_at": finished.isoformat(timespec="seconds"),
-            "clock": "perf_counter_ns",
-            "validity": {"valid": True, "reasons": []},
-        }
+        manifest = end(step, begun, found)
         files, rows = _beside(manifest_path, found.files), _beside(manifest_path, found.rows)
         moved = store.replace_record(manifest_path, files, rows, manifest)
     counted = ", ".join(f"{rows[name]} rows in {name}" for name in rows)
     kept = f"; the record before it is kept in {moved}" if moved else ""
     return f"{step.experiment}: {counted} and {manifest_path}{kept}"
+
+
+def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, Any]:
+    """What a manifest says of a measurement that may begin. Refuses as `measure` says."""
+    sources = Sources()
+    before, pins = step.inputs(sources), step.pins(sources)
+    sources.drop_bytecode(step.sources(sources))
+    environment.check_pins(pins)
+    store.check_writable(manifest_path.parent)
+    return {
+        "schema": chain.SCHEMA,
+        "stage": "measure",
+        "experiment": step.experiment,
+        "command": list(step.command),
+        "conditions": step.section,
+        "inputs": before,
+        "pins": pins,
+        "tests": check_tests() if in_pipeline else _tests_if_current(),
+        "prediction": _prediction(step.experiment, required=in_pipeline),
+        "git": _git(),
+        "started_at": _now(),
+    }
+
+
+def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, Any]:
+    """The manifest of a measurement that is over, without its outputs. Refuses when a source changed."""
+    if step.inputs(Sources()) != begun["inputs"]:
+        raise MeasurementRefused(f"{step.name}: a source changed while it ran; nothing was recorded")
+    return {
+        **begun,
+        "kind": found.kind,
+        "clock": "perf_counter_ns",
+        "validity": {"valid": True, "reasons": []},
+        **found.facts,
+        "environment": {**environment.machine(begun["pins"]), **found.environment},
+        "finished_at": _now(),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _beside(manifest_path: Path, named: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,24 +194,37 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
 
     from inference_lab.analysis.rows import summary_rows
 
-    outputs = record.manifest["outputs"]
+    outputs, at = record.manifest["outputs"], chain.folder(record.experiment)
+    load = chain.is_load(record.experiment)
     raw = next(made["sha256"] for name, made in outputs.items() if not name.endswith(CONTROLS))
     source = {
         "experiment": record.experiment,
         "raw_sha256": raw,
         "summary_sha256": sha256(summary.encode()).hexdigest(),
-        "command": f"snakemake {chain.folder(record.experiment)}/{figure}",
+        "command": f"inference-lab figures {at}" if load else f"snakemake {at}/{figure}",
     }
-    rows = summary_rows(summary, f"{chain.folder(record.experiment)}/summary.csv")
-    return View(record, rows, judge, source)
+    return View(record, summary_rows(summary, f"{at}/summary.csv"), judge, source)
+
+
+def read_record(experiment: str, judge: Mapping[str, Any]) -> Record:
+    """The record of an experiment, with the calibration that its judge leans on."""
+    record = store.load_record(Path(chain.folder(experiment), "manifest.json"))
+    if (name := judge.get("calibration")) is None:
+        return record
+    from inference_lab.analysis.rows import read_summary
+
+    at = Path(chain.folder(name))
+    manifest = chain.read_receipt(at / "manifest.json")
+    words = f"{name} of {manifest['started_at'][:16]}, manifest {manifest['digest'][:8]}"
+    return replace(record, calibration=Calibration(words, read_summary(at / "summary.csv")))
 
 
 def texts(step: Step) -> dict[str, str]:
     """`{file: text}` of everything a derived step makes, from what is recorded, without writing it."""
-    at, sources = Path(chain.folder(step.experiment)), Sources()
+    sources = Sources()
     sources.drop_bytecode(step.sources(sources))
     if step.stage == "summary":
-        record = store.load_record(at / "manifest.json")
+        record = read_record(step.experiment, step.section)
         return {step.makes[0]: stage_module(step.modules[0]).summarise(record, step.section)}
     if step.stage == "figure":
         view = read_view(step.experiment, step.section, step.command[2])

@@ -17,7 +17,7 @@ from inference_lab.records.installed import interpreter
 from inference_lab.records.store import load_record
 
 GOOD = ("holds", "same bytes", "older than the run", "verified before")
-REPORTED = ("out of date", "not checked", "not measured")
+REPORTED = ("out of date", "not checked", "not measured", "not drawn")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def _record(walk: Chain, step: Step) -> Finding:
 
 
 def _derived(walk: Chain, step: Step) -> list[Finding]:
+    if chain.is_load(step.experiment) and not any(Path(path).exists() for path in chain.files_of([step])):
+        return [Finding(step.experiment, path, "not drawn") for path in step.makes]
     try:
         receipt = chain.read_receipt(Path(step.receipt))
         reasons = walk.changed(step, receipt)

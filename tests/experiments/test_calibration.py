@@ -9,7 +9,7 @@ from unittest import mock
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.experiments import calibration
-from inference_lab.experiments.served import serve_and_load, words
+from inference_lab.experiments.served import BothSides, words
 
 FIXED = {
     "requests_per_stream": 2,
@@ -29,12 +29,14 @@ class TestCalibration(unittest.TestCase):
         section: dict[str, Any] = {
             "vary": {"streams": [3]},
             "fixed": FIXED,
-            "paths": ["kernel"],
+            "paths": ["kernel", "open_loop"],
             "rounds": 1,
+            "quiet_cores": 0.2,
+            "quiet_wait_s": 0,
         }
         done: list[tuple[int, int]] = []
         found = calibration.measure(section, lambda *now: done.append(now))
-        self.assertEqual(done, [(1, 1)])
+        self.assertEqual(done, [(1, 2), (2, 2)])
         seen = {
             line["request_id"]: line for line in map(json.loads, found.files["requests.jsonl"].splitlines())
         }
@@ -42,14 +44,17 @@ class TestCalibration(unittest.TestCase):
             line["request_id"]: line for line in map(json.loads, found.files["truth.jsonl"].splitlines())
         }
         self.assertEqual(set(seen), set(written))
-        self.assertEqual(len(seen), 6)
+        self.assertEqual(len(seen), 12)
         for request_id, record in seen.items():
-            self.assertEqual(record["clock"], request_id.partition("/")[0])
+            self.assertEqual(record["clock"], "kernel")
             times = [record["first_token_ns"], *record["token_times_ns"]]
             truth = written[request_id]["token_ns"]
             for at_ns, written_ns in zip(times, truth, strict=True):
                 self.assertGreater(at_ns, written_ns - 50_000)  # smaller steps of the wall clock go unseen
-        self.assertEqual([session["streams"] for session in found.facts["sessions"]], [3])
+        sessions = {session["cell"]["path"]: session for session in found.facts["sessions"]}
+        self.assertEqual({session["cell"]["streams"] for session in sessions.values()}, {3})
+        self.assertEqual(sessions["open_loop"]["schedule"], "poisson")
+        self.assertGreater(sessions["kernel"]["start_ns"], sessions["kernel"]["launched_ns"])
 
     def test_what_cannot_be_varied(self) -> None:
         """Another axis or an unknown path is refused."""
@@ -63,5 +68,5 @@ class TestCalibration(unittest.TestCase):
         place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         refused = self.assertRaisesRegex(MeasurementRefused, rf"exit codes \[1\].*see {place}")
         with mock.patch("tempfile.tempdir", str(place)), refused:
-            serve_and_load(words(ttft_ms=2, itl_ms=1), [client])
+            BothSides().serve_and_load({}, words(ttft_ms=2, itl_ms=1), [client])
         self.assertEqual(len(list(place.glob("*/client0/requests.jsonl"))), 1)

@@ -4,79 +4,98 @@ import asyncio
 import csv
 import io
 import json
+import tempfile
 import unittest
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from inference_lab.analysis.rows import summary_rows
+from inference_lab.analysis.serving import summarise
+from inference_lab.analysis.verdicts import evaluate
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import p2
+from inference_lab.experiments.served import BothSides
+from inference_lab.records.prediction import load_prediction
+from inference_lab.records.record import Record, View
+from inference_lab.records.requests import read_requests
+from tests.checkout import ROOT
 
 FIXED = {"requests": 16, "input_tokens": 8, "output_tokens": 4, "ttft_ms": 4, "itl_ms": 2, "seed": 42}
+SECTION: dict[str, Any] = {"fixed": FIXED, "quiet_cores": 0.2, "quiet_wait_s": 0}
 
 
-def peaks(lines: list[str]) -> dict[str, int]:
-    """Most requests in flight at once, from admissions and ends, of each client."""
-    events: dict[str, list[tuple[int, int]]] = {}
-    for record in map(json.loads, lines):
-        client = record["request_id"].rpartition("/")[0]
-        events.setdefault(client, []).extend([(record["admitted_ns"], 1), (record["finish_ns"], -1)])
-    found: dict[str, int] = {}
-    for client, changes in events.items():
-        now = 0
-        for _, change in sorted(changes):
-            now += change
-            found[client] = max(found.get(client, 0), now)
-    return found
+def simulated() -> BothSides:
+    """Both sides of every setup in virtual time."""
+    sides = BothSides()
+    for name in p2.SETUPS:
+        p2.simulate(name, FIXED, sides)
+    return sides
+
+
+def verdicts(sides: BothSides) -> dict[str, str]:
+    """What the prediction of p2 comes to over the simulated half of a record."""
+    found = sides.measurement({})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "requests.jsonl")
+        path.write_text(found.files["requests.jsonl"])
+        requests = read_requests(path)[0]
+    rows = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
+    manifest = {"conditions": {"vary": {"setup": list(p2.SETUPS)}}, "environment": {}, **found.facts}
+    record = Record("p2", manifest, (), (), rows, requests)
+    view = View(record, summary_rows(summarise(record, {"window": "all"}), "summary.csv"), {}, {})
+    prediction = load_prediction(ROOT / "predictions/p2.yaml")
+    claims = [claim for claim in prediction["claims"] if claim["id"].startswith("sim-")]
+    judged = evaluate({**prediction, "claims": claims}, view, prediction_changed=False)
+    return {verdict["id"]: verdict["verdict"] for verdict in judged}
 
 
 class TestP2(unittest.TestCase):
     """Client gate against server batch."""
 
-    def test_simulation(self) -> None:
-        """In flight is what the gate says, in a step what the scheduler says: neither follows the other."""
-        for name, in_flight, batch in (
-            ("gate_4_batch_2", {"simulation/gate_4_batch_2/0": 4}, 2),
-            ("gate_2_batch_4", {"simulation/gate_2_batch_4/0": 2}, 2),
-            ("two_gates_4_batch_8", {f"simulation/two_gates_4_batch_8/{i}": 4 for i in (0, 1)}, 8),
-        ):
-            with self.subTest(name):
-                lines, steps = p2.simulate(name, FIXED)
-                self.assertEqual(peaks(lines), in_flight)
-                self.assertEqual(max(len(step.batch) for step in steps), batch)
-                self.assertEqual({json.loads(line)["status"] for line in lines}, {"ok"})
+    def test_both_records_prove_it(self) -> None:
+        """In flight is what the gate says, in a step what the scheduler says: every claim is supported."""
+        found = verdicts(simulated())
+        self.assertEqual(set(found.values()), {"Supported"}, found)
+        self.assertEqual(len(found), 6)
 
     def test_without_the_semaphore(self) -> None:
-        """Take the gate away and all 16 are in flight: what is shown is the gate's doing."""
+        """Take the gate away and what was claimed of it is refuted; the server's batch of 2 stays."""
         endless = asyncio.Semaphore(10**6)
         with mock.patch("inference_lab.serving.driver.asyncio.Semaphore", return_value=endless):
-            lines, steps = p2.simulate("gate_4_batch_2", FIXED)
-        self.assertEqual(peaks(lines), {"simulation/gate_4_batch_2/0": 16})
-        self.assertEqual(max(len(step.batch) for step in steps), 2)
+            found = verdicts(simulated())
+        refuted = {name for name, verdict in found.items() if verdict == "Refuted"}
+        self.assertEqual(refuted, {"sim-gate-4", "sim-gate-2", "sim-two-gates", "sim-batch-4-unfilled"})
+        self.assertEqual(found["sim-batch-2"], "Supported")
 
     def test_same_record_every_time(self) -> None:
-        """Two simulations give the same lines."""
-        name = "two_gates_4_batch_8"
-        self.assertEqual(p2.simulate(name, FIXED)[0], p2.simulate(name, FIXED)[0])
+        """Two simulations give the same lines and steps."""
+        self.assertEqual(simulated(), simulated())
 
     def test_measure(self) -> None:
         """Simulation and HTTP, two clients at a server that knows neither: both sides are recorded."""
-        section: dict[str, Any] = {"vary": {"setup": ["two_gates_4_batch_8"]}, "fixed": FIXED}
         done: list[tuple[int, int]] = []
-        found = p2.measure(section, lambda *now: done.append(now))
+        found = p2.measure(
+            {**SECTION, "vary": {"setup": ["two_gates_4_batch_8"]}}, lambda *now: done.append(now)
+        )
         self.assertEqual(done, [(1, 1)])
-        lines = found.files["requests.jsonl"].splitlines()
+        lines = [json.loads(line) for line in found.files["requests.jsonl"].splitlines()]
         self.assertEqual((found.kind, len(lines), found.rows["requests.jsonl"]), ("serving", 64, 64))
-        seen = peaks(lines)
-        self.assertEqual(set(seen.values()), {4})
-        self.assertEqual(len(seen), 4)
-        steps = list(csv.DictReader(io.StringIO(found.files["steps.csv"])))
+        sessions = found.facts["sessions"]
+        self.assertEqual([session["concurrency"] for session in sessions], [4] * 4)
+        for session in sessions:
+            own = [line for line in lines if line["request_id"].startswith(session["name"])]
+            self.assertEqual((len(own), {line["status"] for line in own}), (16, {"ok"}))
+        steps = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
+        self.assertEqual(list(steps[0]), found.facts["columns"])
         over_http = [int(step["batch"]) for step in steps if step["transport"] == "http"]
         self.assertLessEqual(max(over_http), 8)
-        self.assertEqual(len(steps), found.rows["steps.csv"])
-        self.assertEqual(len(found.facts["sessions"]["two_gates_4_batch_8"]), 2)
+        truth = [json.loads(line) for line in found.files["truth.jsonl"].splitlines()]
+        http = {line["request_id"] for line in lines if line["request_id"].startswith("http/")}
+        self.assertEqual({line["request_id"] for line in truth}, http)
 
     def test_an_unknown_setup(self) -> None:
         """A section that varies something else is refused with what may be varied."""
         for vary in ({"setup": ["gate_3"]}, {"batch_size": [1]}):
             with self.assertRaisesRegex(ConfigError, "p2 varies setup over gate_4_batch_2"):
-                p2.measure({"vary": vary, "fixed": FIXED}, lambda *_: None)
+                p2.measure({**SECTION, "vary": vary}, lambda *_: None)

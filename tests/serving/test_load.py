@@ -20,7 +20,7 @@ from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.serving.load import exit_code, load
 from inference_lab.serving.load_command import add_arguments, options_from, run
 from inference_lab.serving.progress import Snapshot, describe
-from inference_lab.serving.record_file import PARTIAL, RecordFile
+from inference_lab.serving.record_file import INFO, PARTIAL, RecordFile
 from inference_lab.serving.reference_process import reference_server
 
 
@@ -54,7 +54,7 @@ class LoadCase(unittest.TestCase):
     def run_command(self, *more: str) -> int:
         """The exit code of the command in this process, its prints unseen."""
         with mock.patch("builtins.print"):
-            return run(arguments(*self.words(*more)))
+            return run(arguments(*self.words(*more))).exit_code
 
     def records(self) -> list[RequestRecord]:
         """The records of the finished run."""
@@ -62,7 +62,7 @@ class LoadCase(unittest.TestCase):
 
     def info(self) -> dict[str, Any]:
         """What the run says of itself."""
-        return json.loads((self.output / "load.json").read_text())
+        return json.loads((self.output / INFO).read_text())
 
 
 class TestLoad(LoadCase):
@@ -107,7 +107,7 @@ class TestLoad(LoadCase):
         key = "sk-do-not-keep"
         with mock.patch.dict(os.environ, {"LAB_KEY": key}), mock.patch("builtins.print") as printed:
             more = ("--concurrency", "1", "--requests", "1", "--api-key-env", "LAB_KEY")
-            self.assertEqual(run(arguments(*self.words(*more))), 0)
+            self.assertEqual(run(arguments(*self.words(*more))).exit_code, 0)
         self.assertNotIn(key, str(printed.mock_calls))
         for path in self.output.iterdir():
             self.assertNotIn(key.encode(), path.read_bytes())

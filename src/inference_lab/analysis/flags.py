@@ -64,7 +64,7 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Mapping[str, Any]) -> Ju
         if path != rounds.baseline
     }
     differs = dict(zip(same, claims(list(same.values()), least), strict=True))
-    everywhere = [*_of_record(record, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
+    everywhere = [*of_record(record, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
     if not same:
         everywhere.append(Flag("", "A/A not assessed: the baseline was measured once a round"))
     flags = {
@@ -85,7 +85,7 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Mapping[str, Any]) -> Ju
     return Judgement(ratios, claimed, same, least, flags)
 
 
-def _of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
+def of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
     """Why the whole record is invalid: what measuring said, oracle, a machine that stayed busy."""
     validity = record.manifest.get("validity", {"valid": True})
     if not validity["valid"]:

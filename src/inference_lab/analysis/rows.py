@@ -17,7 +17,10 @@ from inference_lab.errors import ConfigError, RecordError
 Row = Mapping[str, str]
 
 # invalid: measuring itself said so; aa: the baseline differs from itself; processes, regime: see intervals
-CODES = ("invalid", "oracle", "threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime")
+CODES = (
+    *("invalid", "oracle", "threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime"),
+    "client-limited",  # the load client was late by more than its bound
+)
 SEPARATOR = " | "  # between one advice and the next in a row of the summary
 
 _ORDERED = (  # of a timing row, ascending wherever they are not empty

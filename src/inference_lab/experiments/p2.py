@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inference_lab import environment
 from inference_lab.errors import ConfigError
-from inference_lab.experiments.served import csv_text, serve_and_load, words
+from inference_lab.experiments.served import BothSides, words
 from inference_lab.records.record import Measurement
 from inference_lab.serving.driver import Driver
 from inference_lab.serving.exchange import Attempt, read_now
@@ -18,18 +19,6 @@ from inference_lab.serving.schedule import Schedule
 from inference_lab.serving.scheduler import EngineSettings, Step
 from inference_lab.serving.simulation import InProcessServer, now_ns, run_in_virtual_time, sleep_until
 from inference_lab.serving.workload import Length, Workload
-
-STEP_COLUMNS = (
-    "transport",
-    "setup",
-    "step",
-    "started_ns",
-    "ended_ns",
-    "batch",
-    "prefill_tokens",
-    "decode_tokens",
-    "waiting",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,57 +38,54 @@ SETUPS = {
 
 
 def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
-    """requests.jsonl and steps.csv of every setup; request ids begin with transport/setup/client/.
+    """Both sides of every setup, in the simulation and then over HTTP.
 
-    Times of the simulation are virtual and start at 0 in each setup; those of HTTP are monotonic.
+    Request ids begin with transport/setup/client/. Times of the simulation are virtual and start at 0 in
+    each setup; those of HTTP are monotonic.
     """
     (axis, names), fixed = next(iter(section["vary"].items())), section["fixed"]
     if axis != "setup" or set(names) - set(SETUPS):
         raise ConfigError(f"p2 varies setup over {', '.join(SETUPS)}; the section says {section['vary']}")
-    requests: list[str] = []
-    steps: list[dict[str, Any]] = []
-    sessions: dict[str, Any] = {}
-    for done, name in enumerate(names):
-        lines, simulated = simulate(name, fixed)
-        requests += lines
-        steps += [{"transport": "simulation", "setup": name, **step.row(step.ends_ns)} for step in simulated]
-        served = serve_and_load(_server(SETUPS[name], fixed), _clients(name, fixed))
-        requests += served.requests
-        steps += [{"transport": "http", "setup": name, **step} for step in served.lines("step")]
-        sessions[name] = served.sessions
-        progress(done + 1, len(names))
-    files = {
-        "requests.jsonl": "".join(f"{line}\n" for line in requests),
-        "steps.csv": csv_text(STEP_COLUMNS, steps),
-    }
-    rows = {"requests.jsonl": len(requests), "steps.csv": len(steps)}
-    return Measurement("serving", files, rows, {"oracle": [], "sessions": sessions}, {})
+    sides = BothSides()
+    waited_s = environment.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
+    with environment.Watch() as watch:
+        for done, name in enumerate(names):
+            simulate(name, fixed, sides)
+            cell = {"transport": "http", "setup": name}
+            sides.serve_and_load(cell, _server(SETUPS[name], fixed), _clients(name, fixed))
+            progress(done + 1, len(names))
+    return sides.measurement({**watch.summary(), "waited_for_quiet_s": waited_s})
 
 
-def simulate(name: str, fixed: Mapping[str, Any]) -> tuple[list[str], list[Step]]:
-    """The lines of requests.jsonl and the steps of one setup in virtual time: always the same."""
+def simulate(name: str, fixed: Mapping[str, Any], sides: BothSides) -> None:
+    """Add both sides of one setup in virtual time, always the same."""
     setup = SETUPS[name]
+    cell = {"transport": "simulation", "setup": name}
     attempts: list[Attempt] = []
+    schedule = Schedule("burst", fixed["requests"])
+    prefixes = [_prefix("simulation", name, client) for client in range(setup.clients)]
 
     async def run() -> list[Step]:
         async with InProcessServer(_engine(setup, fixed)) as server:
             clients = [
                 Driver(
-                    Schedule("burst", fixed["requests"]),
+                    schedule,
                     _InProcess(server, _workload(fixed)),
                     concurrency=setup.concurrency,
                     deliver=attempts.append,
                     now_ns=now_ns,
                     sleep_until=sleep_until,
-                    name=_prefix("simulation", name, client),
+                    name=prefix,
                 )
-                for client in range(setup.clients)
+                for prefix in prefixes
             ]
             await asyncio.gather(*(client.run() for client in clients))
             return server.steps
 
-    steps = run_in_virtual_time(run)
-    return [read_now(attempt, clock="user").line().decode().strip() for attempt in attempts], steps
+    sides.steps += [{**cell, **step.row(step.ends_ns)} for step in run_in_virtual_time(run)]
+    sides.requests += [read_now(attempt, clock="user").line().decode().strip() for attempt in attempts]
+    session = {"cell": cell, "concurrency": setup.concurrency, "schedule": schedule.process}
+    sides.sessions += [{**session, "name": prefix} for prefix in prefixes]
 
 
 class _InProcess:

@@ -4,66 +4,90 @@ Neither process is told what the other is: the clients never see the server's ba
 never sees a client's concurrency.
 """
 
-import csv
-import io
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic_ns
 from typing import Any
 
 from inference_lab.errors import MeasurementRefused
+from inference_lab.records.raw import write_samples
+from inference_lab.records.record import Measurement, csv_text
+from inference_lab.serving import load_command
+from inference_lab.serving.record_file import INFO
 from inference_lab.serving.reference_process import reference_server
 
 _LIMIT_S = 300.0
+STEP_COLUMNS = ("step", "started_ns", "ended_ns", "batch", "prefill_tokens", "decode_tokens", "waiting")
+Line = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """The lines of every client's requests.jsonl, what each said of its run, the server's truth."""
+@dataclass
+class BothSides:
+    """What was recorded so far: lines of every client's requests.jsonl, its sessions, the server's truth.
 
-    requests: Sequence[str]
-    sessions: Sequence[Mapping[str, Any]]
-    truth: Sequence[Mapping[str, Any]]
-
-    def lines(self, kind: str) -> list[dict[str, Any]]:
-        """The truth's lines of one kind (`request`, `step`), without naming it."""
-        return [
-            {key: value for key, value in line.items() if key != "kind"}
-            for line in self.truth
-            if line["kind"] == kind
-        ]
-
-
-def serve_and_load(server: Sequence[str], clients: Sequence[Sequence[str]]) -> Served:
-    """What became of the clients' loads, run at the same time against one server.
-
-    `server` holds arguments of `serve-reference`, each of `clients` those of `load` but for the base URL
-    and the output. Raises MeasurementRefused unless every request of every client succeeded; what both
-    sides wrote until then is kept in the folder it names.
+    Every session names the `cell` it was made under, and every step has the cell's columns.
     """
-    place = Path(tempfile.mkdtemp(prefix="inference-lab-serving-"))
-    truth = place / "truth.jsonl"
-    folders = [place / f"client{number}" for number in range(len(clients))]
-    with reference_server([*server, "--truth", str(truth)]) as base_url:
-        _run_clients(base_url, folders, clients)
-    infos = [json.loads(_text(folder / "load.json")) for folder in folders]
-    served = Served(
-        [line for folder in folders for line in _text(folder / "requests.jsonl").splitlines()],
-        [session for info in infos for session in info["sessions"]],
-        [json.loads(line) for line in _text(truth).splitlines()],
-    )
-    shutil.rmtree(place)
-    return served
+
+    requests: list[str] = field(default_factory=list[str])
+    sessions: list[Line] = field(default_factory=list[Line])
+    truth: list[Line] = field(default_factory=list[Line])
+    steps: list[Line] = field(default_factory=list[Line])
+
+    def measurement(self, environment: Mapping[str, Any]) -> Measurement:
+        """requests.jsonl and truth.jsonl, a line a request; raw.csv, a row a step of the server's engine."""
+        columns = [*self.sessions[0]["cell"], *STEP_COLUMNS]
+        truth = [json.dumps(line, separators=(",", ":")) for line in self.truth]
+        files = {
+            "raw.csv": csv_text(columns, self.steps),
+            "controls.csv": write_samples((), controls=True),
+            "requests.jsonl": "".join(f"{line}\n" for line in self.requests),
+            "truth.jsonl": "".join(f"{line}\n" for line in truth),
+        }
+        rows = {
+            "raw.csv": len(self.steps),
+            "controls.csv": 0,
+            "requests.jsonl": len(self.requests),
+            "truth.jsonl": len(truth),
+        }
+        facts = {"oracle": [], "columns": columns, "sessions": self.sessions, "clock": "monotonic_ns"}
+        return Measurement("serving", files, rows, facts, environment)
+
+    def serve_and_load(
+        self, cell: Mapping[str, Any], server: Sequence[str], clients: Sequence[Sequence[str]]
+    ) -> None:
+        """Run the clients' loads at the same time against one server and add what became of them.
+
+        `server` holds arguments of `serve-reference`, each of `clients` those of `load` but for the base
+        URL and the output. Raises MeasurementRefused unless every request of every client succeeded; what
+        both sides wrote until then is kept in the folder it names.
+        """
+        place = Path(tempfile.mkdtemp(prefix="inference-lab-serving-"))
+        truth = place / "truth.jsonl"
+        folders = [place / f"client{number}" for number in range(len(clients))]
+        with reference_server([*server, "--truth", str(truth)]) as base_url:
+            launched_ns = monotonic_ns()
+            _run_clients(base_url, folders, clients)
+        for folder in folders:
+            self.requests += _lines(folder / "requests.jsonl")
+            sessions = json.loads(_text(folder / INFO))["sessions"]
+            self.sessions += [{"cell": dict(cell), "launched_ns": launched_ns, **each} for each in sessions]
+        for line in map(json.loads, _lines(truth)):
+            kind = line.pop("kind")
+            if kind == "request":
+                self.truth.append(line)
+            elif kind == "step":
+                self.steps.append({**cell, **line})
+        shutil.rmtree(place)
 
 
 def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> None:
-    command = [sys.executable, "-m", "inference_lab.serving.load_command", "--die-with-parent"]
-    command += ["--base-url", base_url]
+    command = [sys.executable, "-m", load_command.__name__, "--die-with-parent", "--base-url", base_url]
     processes = [
         subprocess.Popen([*command, "--output", str(folder), *words], stdout=subprocess.DEVNULL)
         for folder, words in zip(folders, clients, strict=True)
@@ -88,18 +112,13 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def _lines(path: Path) -> Iterable[str]:
+    return _text(path).splitlines()
+
+
 def words(**options: object) -> list[str]:
     """Options of a command as its words: `max_num_seqs=2` is `--max-num-seqs 2`, `burst=True` `--burst`."""
     found: list[str] = []
     for name, value in options.items():
         found += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return found
-
-
-def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows under these columns as the text of a CSV file."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, columns, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()

@@ -127,6 +127,6 @@ def _check_axes(place: str, measure: Mapping[str, Any], schema: Mapping[str, Any
             if name == axis:
                 raise ConfigError(f"{place}: {axis} is both varied and fixed; take it out of one")
             raise ConfigError(f"{place}.fixed: key {name!r} is missing; it is neither varied nor fixed")
-    if measure.get("baseline") not in measure.get("paths", [None]):
+    if "baseline" in measure and measure["baseline"] not in measure["paths"]:
         paths = ", ".join(measure["paths"])
         raise ConfigError(f"{place}.baseline: is {measure['baseline']!r}, must be one of paths: {paths}")

@@ -56,7 +56,7 @@ def load_record(manifest_path: Path) -> Record:
         )
     at = manifest_path.parent
     check_outputs(manifest_path, manifest, Sources())
-    parts: dict[str, list[Any]] = {"samples": [], "controls": []}
+    parts: dict[str, list[Any]] = {}
     for name, made in manifest["outputs"].items():
         part, found = _part(at / name, manifest["kind"])
         if len(found) != made["rows"]:
@@ -65,7 +65,10 @@ def load_record(manifest_path: Path) -> Record:
                 f" {ways_out(manifest_path)}"
             )
         parts.setdefault(part, []).extend(found)
-    return Record(manifest["experiment"], manifest, **parts)
+    samples, controls, rows, requests, truth = (
+        parts.get(name, []) for name in ("samples", "controls", "rows", "requests", "truth")
+    )
+    return Record(manifest["experiment"], manifest, samples, controls, rows, requests, truth)
 
 
 def _part(file: Path, kind: str) -> tuple[str, Sequence[Any]]:

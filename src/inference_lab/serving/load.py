@@ -1,6 +1,6 @@
 """Loads an OpenAI-compatible server as a schedule says and records every request. Derives no metric.
 
-A run is a folder: `requests.jsonl` (`.partial` while it runs) and `load.json`, which says under what.
+A run is a folder: `requests.jsonl` (`.partial` while it runs) and INFO, which says under what.
 """
 
 import asyncio
@@ -19,7 +19,8 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from inference_lab.errors import InputError, RecordError
+from inference_lab.errors import InputError
+from inference_lab.records.files import read_json, write_json
 from inference_lab.serving.alarm import Alarm
 from inference_lab.serving.arrival_clock import ArrivalClock
 from inference_lab.serving.client import Client
@@ -27,15 +28,13 @@ from inference_lab.serving.driver import Driver
 from inference_lab.serving.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.serving.exchange import Attempt, Reading
 from inference_lab.serving.progress import Snapshot, show_progress
-from inference_lab.serving.record_file import RecordFile
+from inference_lab.serving.record_file import INFO, MANIFEST, RecordFile
 from inference_lab.serving.response import Timeouts
 from inference_lab.serving.schedule import Schedule
 from inference_lab.serving.target import Target
 from inference_lab.serving.workload import Workload
 
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}
-INFO_NAME = "load.json"
-_SCHEMA = 1  # 1: first
 _SPARE = 8  # connections kept ready in an open loop, where nothing says when the next is free
 _SLICE = 16  # payloads parsed between two turns of the event loop: about 0.1 ms
 
@@ -113,6 +112,9 @@ class _Session:
         """Drive the load until every request has ended or a second interrupt stops it."""
         options = self._options
         session: dict[str, Any] = {
+            "name": options.name,
+            "schedule": options.schedule.process,
+            "concurrency": options.concurrency,
             "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "start_ns": monotonic_ns(),
         }
@@ -137,7 +139,7 @@ class _Session:
         }
         self._info["sessions"].append(session)
         self._info["counts"] = dict(sorted(self.counts.items()))
-        _write_info(self._file.folder, self._info)
+        write_json(self._file.folder / INFO, self._info)
 
     async def _drive(self, client: Client, alarm: Alarm, *, show: bool) -> bool:
         """Send every request and write what became of it; whether an interrupt cut that short."""
@@ -146,7 +148,7 @@ class _Session:
         if not workload.model:
             workload = replace(workload, model=await client.discover_model())
         self._info["model"] = workload.model
-        _write_info(self._file.folder, self._info)
+        write_json(self._file.folder / INFO, self._info)
         driver = Driver(
             options.schedule,
             _HttpTransport(client, workload),
@@ -261,26 +263,16 @@ def _api_key(variable: str | None) -> str | None:
     return key
 
 
-def _write_info(folder: Path, info: Mapping[str, Any]) -> None:
-    temporary = folder / f"{INFO_NAME}.partial"
-    temporary.write_text(json.dumps(info, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(folder / INFO_NAME)
-
-
 def _info_of(options: LoadOptions, folder: Path, *, resume: bool) -> dict[str, Any]:
     """A new run's info, or that of the run to resume if it was made under the same conditions."""
     conditions = options.conditions()
     if not resume:
-        return {"schema": _SCHEMA, "conditions": conditions, "sessions": []}
-    path = folder / INFO_NAME
-    try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-        differing = [key for key in conditions if info["conditions"].get(key) != conditions[key]]
-    except (OSError, ValueError, LookupError) as error:
-        raise RecordError(f"{path}: cannot be read ({error}); start a new run") from None
+        return {"conditions": conditions, "sessions": []}
+    info = read_json(folder / INFO if (folder / INFO).exists() else folder / MANIFEST)
+    differing = [key for key in conditions if info["conditions"].get(key) != conditions[key]]
     if differing:
         raise InputError(
             f"--resume with another {differing[0]}: {conditions[differing[0]]}, the run has"
             f" {info['conditions'].get(differing[0])}; give the same options or another --output"
         )
-    return info
+    return {"conditions": conditions, "sessions": info["sessions"]}

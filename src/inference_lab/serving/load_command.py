@@ -8,7 +8,7 @@ from typing import Any
 
 from inference_lab.errors import InputError, LabError
 from inference_lab.records.locks import die_with_parent
-from inference_lab.serving.load import PATHS, LoadOptions, load
+from inference_lab.serving.load import PATHS, LoadOptions, LoadResult, load
 from inference_lab.serving.response import Timeouts
 from inference_lab.serving.schedule import Schedule
 from inference_lab.serving.workload import Length, Workload
@@ -47,6 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--between-tokens-timeout", type=float, default=limits.between_tokens_s, metavar="S")
     add("--total-timeout", type=float, default=limits.total_s, metavar="S")
     add("--max-failure-share", type=float, default=0.0, help="above it the exit code is 1")
+    add(
+        "--slo",
+        action="append",
+        default=[],
+        type=_slo,
+        metavar="NAME_ms=X",
+        help="such as ttft_ms=200; goodput counts the requests that met every one",
+    )
     add("--name", default="r", help="begins every request id")
     add("--die-with-parent", action="store_true", help="live no longer than who started it")
 
@@ -56,6 +64,14 @@ def _length(text: str) -> Length:
         return Length.parse(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _slo(text: str) -> tuple[str, float]:
+    name, _, bound = text.partition("=")
+    try:
+        return name, float(bound)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be like ttft_ms=200") from None
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -109,18 +125,14 @@ def options_from(args: argparse.Namespace) -> LoadOptions:
     )
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the load, print how it went, and return the exit code."""
+def run(args: argparse.Namespace) -> LoadResult:
+    """Run the load, print how its requests ended, and return what became of it."""
     if args.die_with_parent:
         die_with_parent()
-    try:
-        result = load(options_from(args), args.output, resume=args.resume, show=True)
-    except KeyboardInterrupt:  # before the load could catch it: nothing was sent
-        return 130
-    for status, count in sorted(result.counts.items()):
-        print(f"{status:>14} {count}")
-    print(f"recorded in {result.requests_path}")
-    return result.exit_code
+    result = load(options_from(args), args.output, resume=args.resume, show=True)
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(result.counts.items()))
+    print(f"{counts or 'no request'}; recorded in {result.requests_path}", flush=True)
+    return result
 
 
 def main() -> int:
@@ -128,10 +140,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:
-        return run(parser.parse_args())
+        return run(parser.parse_args()).exit_code
     except LabError as error:
         print(error, file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # before the load could catch it: nothing was sent
+        return 130
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from inference_lab.records.requests import RequestRecord, read_requests
 
 NAME = "requests.jsonl"
 PARTIAL = "requests.jsonl.partial"
+MANIFEST = "manifest.json"
+INFO = "manifest.json.partial"  # conditions and sessions, until the run has its manifest
 
 
 class RecordFile:
@@ -32,8 +34,10 @@ class RecordFile:
                 raise InputError(
                     f"{folder} exists already; give another --output, or --resume to continue it"
                 ) from None
-        elif not (folder / PARTIAL).exists() and (folder / NAME).exists():
-            (folder / NAME).rename(folder / PARTIAL)
+        else:
+            for whole, partial in ((MANIFEST, INFO), (NAME, PARTIAL)):  # without a manifest it is no record
+                if (folder / whole).exists() and not (folder / partial).exists():
+                    (folder / whole).rename(folder / partial)
         path = folder / PARTIAL
         if resume and not path.exists():
             raise InputError(f"{folder} holds no run to resume; leave --resume away to start one")

@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from inference_lab.errors import MeasurementRefused
+from inference_lab.serving import serve_reference
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def reference_server(arguments: Sequence[str] = ()) -> Generator[str]:
     whole; the kernel kills it when the thread that started it ends. Raises MeasurementRefused when it
     does not start.
     """
-    command = [sys.executable, "-m", "inference_lab.serving.serve_reference", "--port", "0"]
+    command = [sys.executable, "-m", serve_reference.__name__, "--port", "0"]
     command += ["--die-with-parent", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:

@@ -1,0 +1,151 @@
+"""summary.csv of a serving record: one row a cell and metric, with what the client's own times are worth.
+
+Answers: what did these requests take, how far may it be believed? Does not know what was predicted.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from inference_lab.analysis.flags import Flag, of_record
+from inference_lab.analysis.intervals import Estimate, estimate
+from inference_lab.analysis.metrics import AGAINST_TRUTH, OF_RUN, TIMES, goodput
+from inference_lab.analysis.rows import CODES, SEPARATOR
+from inference_lab.analysis.runs import Run, peak_in_flight, runs_of
+from inference_lab.records.record import Calibration, Record, csv_text
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_TIME_COLUMNS = tuple(f"{name}{end}_ms" for name in QUANTILES for end in ("", "_lo", "_hi"))
+COLUMNS = (
+    *("metric", "unit", "n", "value", "median", "median_lo", "median_hi"),
+    *("mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms", "flags", "advice"),
+)
+_COUNTED = ("requests", "attempts")  # units of what no lateness of the client can move
+Row = dict[str, str]
+
+
+def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+    """The text of summary.csv: a cell's own columns, then COLUMNS; a metric undefined in a cell has no row.
+
+    Of a time, quantiles over all its values with order-statistic intervals; of a number of runs, `median`
+    over the runs with its interval, and `value` where every run had the same.
+    """
+    cells: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs_of(record, steady=judge.get("window", "steady") == "steady"):
+        cells.setdefault(tuple(run.cell.items()), []).append(run)
+    keys = list(dict.fromkeys(key for cell in cells for key, _ in cell))
+    of_all = list(of_record(record, {"max_others_cpu": math.inf, **judge}))
+    rows: list[Row] = []
+    for cell, runs in cells.items():
+        flags = [*of_all, *_limited(runs, judge.get("max_client_lag_ms"))]
+        for row in _rows(dict(cell), runs, record, judge):
+            counted = row["unit"] in _COUNTED
+            kept = [flag for flag in flags if not (counted and flag.code in ("client-limited", "busy"))]
+            codes = {flag.code for flag in kept}
+            advice = [*filter(None, [row.get("advice")]), *(flag.advice for flag in kept)]
+            row["flags"] = " ".join(code for code in CODES if code in codes)
+            rows.append({**dict(cell), **row, "advice": SEPARATOR.join(advice)})
+    return csv_text([*keys, *COLUMNS], rows)
+
+
+def _rows(
+    cell: Mapping[str, str], runs: Sequence[Run], record: Record, judge: Mapping[str, Any]
+) -> Iterator[Row]:
+    for metric in (*TIMES, *AGAINST_TRUTH):
+        values = [value for run in runs for value in metric.values(run)]
+        if values:
+            yield {"metric": metric.name, "unit": "ms", **_of_times(values)}
+    for metric in (*OF_RUN, goodput(judge.get("slo") or {})):
+        found = [value for run in runs if (value := metric.of(run)) is not None]
+        if found:
+            notes = [run.note for run in runs if run.note] if metric.name == "measured" else []
+            advice = SEPARATOR.join(dict.fromkeys(notes))
+            yield {"metric": metric.name, "unit": metric.unit, **_of_runs(found), "advice": advice}
+    together = peak_in_flight(request for run in runs for request in run.requests)
+    yield {"metric": "peak_in_flight_together", "unit": "requests", **_of_runs([together])}
+    batch = [int(row["batch"]) for row in record.rows if all(row[key] == cell[key] for key in cell)]
+    if batch:
+        yield {"metric": "peak_step_batch", "unit": "requests", **_of_runs([max(batch)])}
+        yield {"metric": "mean_step_batch", "unit": "requests", **_of_runs([sum(batch) / len(batch)])}
+    if record.calibration:
+        yield from _calibrated(record.calibration, runs, together)
+
+
+def _of_times(values: Sequence[float]) -> Row:
+    """Columns of a time whose values are ns."""
+    times = np.array(values)
+    found = {name: estimate(times, quantile) for name, quantile in QUANTILES.items()}
+    numbers = {
+        "mean_ms": math.fsum(values) / len(values),
+        **{key: value for name, each in found.items() for key, value in _with_bounds(f"{name}{{}}_ms", each)},
+        "min_ms": min(values),
+        "max_ms": max(values),
+    }
+    return {"n": str(len(values)), **{name: _text(number, 1e6) for name, number in numbers.items()}}
+
+
+def _of_runs(values: Sequence[float]) -> Row:
+    """Columns of a number that each run has one of."""
+    found = _with_bounds("median{}", estimate(np.array(values, dtype=float), 0.5))
+    same = values[0] if len(set(values)) == 1 else None
+    return {"n": str(len(values)), "value": _text(same), **{name: _text(number) for name, number in found}}
+
+
+def _with_bounds(name: str, found: Estimate) -> list[tuple[str, float | None]]:
+    return [(name.format(end), number) for end, number in zip(("", "_lo", "_hi"), found.bounds, strict=True)]
+
+
+def _text(number: float | None, per: float = 1) -> str:
+    return "" if number is None else f"{number / per:.9g}"
+
+
+def _limited(runs: Sequence[Run], bound_ms: float | None) -> Iterator[Flag]:
+    """The client itself was too late, to read (kernel stamps) or to send (open loop), to be believed."""
+    for name in ("client_lag", "slip") if bound_ms is not None else ():
+        metric = next(metric for metric in TIMES if metric.name == name)
+        values = [value for run in runs for value in metric.values(run)]
+        late_ms = estimate(np.array(values), 0.99).value / 1e6 if values else 0.0
+        if bound_ms is not None and late_ms > bound_ms:
+            yield Flag(
+                "client-limited",
+                f"P99 of {name} is {late_ms:.3g} ms, allowed are {bound_ms:.3g}: times are the client's,"
+                " too; give it a core of its own, or load less",
+            )
+
+
+def _calibrated(calibration: Calibration, runs: Sequence[Run], together: int) -> Iterator[Row]:
+    """The error of the client's own token times, as calibrated with the same stamps at as many streams."""
+    clock = next((session["clock"]["stamps"] for session in runs[0].sessions if "clock" in session), None)
+    known = [row for row in calibration.rows if row["metric"] == "token_error" and row["path"] == clock]
+    if not known:
+        return  # virtual time has no error
+    enough = [row for row in known if int(row["streams"]) >= together]
+    leans = min(enough or known, key=lambda row: abs(int(row["streams"]) - together))
+    words = f"leans on {calibration.name}: {clock} stamps, {leans['streams']} streams"
+    few = "" if enough else f", fewer than the {together} in flight here: calibrate that many"
+    times = {name: text for name, text in leans.items() if name.endswith("_ms") or name in ("unit", "n")}
+    yield {"metric": "calibrated_token_error", **times, "advice": words + few}
+
+
+def as_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows of one cell for a terminal: n, then the value or mean and quantiles; zeros are left out."""
+    head = ("metric", "unit", "n", "value", "mean", "P50", "P90", "P95", "P99", "95% of P99")
+    lines: list[tuple[str, ...]] = [head]
+    for row in rows:
+        value = row["value"] or row["median"]
+        if value == "0":
+            continue
+        interval = f"{_short(row['p99_lo_ms'])} .. {_short(row['p99_hi_ms'])}" if row["p99_ms"] else ""
+        times = (row[name] for name in ("mean_ms", *(f"{name}_ms" for name in QUANTILES)))
+        lines.append((row["metric"], row["unit"], row["n"], *map(_short, (value, *times)), interval))
+    notes = dict.fromkeys(note for row in rows for note in row["advice"].split(SEPARATOR) if note)
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    flags = sorted({flag for row in rows for flag in row["flags"].split()})
+    table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return "\n".join([*table, *(f"flag: {flag}" for flag in flags), *(f"note: {note}" for note in notes)])
+
+
+def _short(text: str) -> str:
+    return f"{float(text):.5g}" if text else ""
