@@ -304,9 +304,10 @@ class CommandsTest(unittest.TestCase):
         )
 
     def test_every_command_works(self) -> None:
-        """Each line of the sh blocks, then each command in a sentence, ends with 0; nothing is left to do,
+        """Each line of the sh blocks, then each command in a sentence, ends with 0.
 
-        the article follows from the record made here, and no file made for git names this machine's folders.
+        Then nothing is left to do, the article follows from the record made here, and no file made for git
+        names this machine's folders.
         """
         page = (self.lab / "README.md").read_text(encoding="utf-8")
         commands = list(dict.fromkeys([*blocks(page), *COMMAND.findall(page)]))

@@ -73,7 +73,7 @@ class ByteTests(TestCase):
             "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]),
             **variables,
         }
-        code = "from tests.figures.test_bytes import digests; print(digests())"
+        code = "from tests.workflow.check_figure_bytes import digests; print(digests())"
         return subprocess.Popen(
             [sys.executable, "-c", code],
             cwd=cwd,
