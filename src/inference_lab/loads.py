@@ -32,6 +32,10 @@ def load(args: argparse.Namespace) -> int:
 
     A run that was stopped keeps its partial record, which --resume continues.
     """
+    if args.slo:  # what is undeclared here costs no import
+        from inference_lab.analysis.metrics import goodput
+
+        goodput(dict(args.slo))
     conditions = {**load_command.options_from(args).conditions(), "slo": dict(args.slo)}
     folder: Path = args.output
     step = chain.measure_step(_name(folder), conditions)

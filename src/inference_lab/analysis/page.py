@@ -14,6 +14,7 @@ from inference_lab.records.prediction import load_prediction
 from inference_lab.records.raw import CELL_COLUMNS
 from inference_lab.records.record import Record, View
 
+_TIMES = ("p50_ms", "p95_ms", "p99_ms")  # shown of a load's metric
 OUTLIER = 3  # a sample this many times its cell's P50 is named
 _MACHINE = ("cpu_model", "cores", "affinity", "kernel", "governor", "python", "blas", "thread_variables")
 _WATCHED = ("others_cpu", "steal", "pressure", "mhz", "load_before", "load_after", "waited_for_quiet_s")
@@ -102,6 +103,8 @@ def _oracle(record: Record) -> str:
 
 def _result(view: View) -> str:
     rows = view.summary
+    if "metric" in rows[0]:
+        return _metrics(rows)
     if "ratio_claimed" not in rows[0]:
         columns = [name for name in rows[0] if name not in ("flags", "advice")]
         return table(columns, [[row[name] for name in columns] for row in rows])
@@ -129,15 +132,41 @@ def _result(view: View) -> str:
     )
 
 
+def _metrics(rows: Sequence[Mapping[str, str]]) -> str:
+    """A table a cell: of each metric the number of runs, or mean and quantiles in ms; zeros are left out."""
+    keys = list(rows[0])[: list(rows[0]).index("metric")]
+    parts = [
+        "Quantiles, and the median where there were several runs, with their 95% interval; `open` where n"
+        " cannot bound it. What is not listed is zero or undefined; summary.csv has every formula."
+    ]
+    tables: dict[str, list[list[str]]] = {}
+    for row in rows:
+        cell = in_words({name: row[name] for name in keys})
+        place = f"{cell} {row['metric']}"
+        shown = [with_interval(number(row, name, place), bounds(row, name, place)) for name in _TIMES]
+        mean = number(row, "mean_ms", place)
+        middle = row["value"] or with_interval(number(row, "median", place), bounds(row, "median", place))
+        if middle != "0":
+            numbers = [middle or short(mean or 0.0), *shown]
+            tables.setdefault(cell, []).append([row["metric"], row["unit"], row["n"], *numbers, row["flags"]])
+    head = ["metric", "unit", "n", "value, mean or median", "P50", "P95", "P99", "flags"]
+    for cell, lines in tables.items():
+        parts += [*([f"### {cell}"] if cell else []), table(head, lines)]
+    return "\n\n".join(parts)
+
+
 def _anomalies(view: View) -> Iterator[str]:
     reasons: Sequence[str] = view.record.manifest.get("validity", {}).get("reasons", [])
     found = [f"- {reason}" for reason in reasons]
-    about = ("path", *view.record.manifest["conditions"].get("vary", {}))
+    about = ("path", "transport", *view.record.manifest["conditions"].get("vary", {}))
     named: dict[str, list[str]] = {}
     for row in view.summary:
         cell = in_words({name: row[name] for name in about if name in row})
         for advice in filter(None, row.get("advice", "").split(SEPARATOR)):
-            named.setdefault(advice, []).append(cell)
+            if cell not in (cells := named.setdefault(advice, [])) or "metric" not in row:
+                cells.append(cell)
+        if "metric" in row:
+            continue  # a load's slowest times stand in its table
         most, p50 = (float(row.get(name) or 0) for name in ("max_ms", "p50_ms"))
         if p50 and most > OUTLIER * p50:
             found.append(f"- {cell}: the slowest sample took {short(most)} ms, {short(most / p50)} x P50")
@@ -175,6 +204,11 @@ def _boundary(view: View) -> Iterator[str]:
     conditions = view.record.manifest["conditions"]
     varied = next(iter(conditions.get("vary", {})), "nothing")
     yield f"- Other conditions: {varied} was varied, everything else was fixed."
+    if "metric" in view.summary[0]:
+        yield "- Absolute times hold for this machine in this session, with client and server on its cores."
+        yield "- Intervals take the values as independent; tokens of one request are not, so they are narrow."
+        yield "- Another server, engine or load than that of the conditions above."
+        return
     if "ratio_claimed" not in view.summary[0]:
         yield "- Other versions and machines: these are the values found here, with the versions named above."
         return

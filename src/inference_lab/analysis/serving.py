@@ -11,7 +11,17 @@ import numpy as np
 
 from inference_lab.analysis.flags import Flag, of_record
 from inference_lab.analysis.intervals import Estimate, estimate
-from inference_lab.analysis.metrics import AGAINST_TRUTH, OF_RUN, TIMES, goodput
+from inference_lab.analysis.metrics import (
+    AGAINST_TRUTH,
+    CLIENT_LAG,
+    OF_CELL,
+    OF_RUN,
+    SLIP,
+    TIMES,
+    TOKEN_ERROR,
+    Metric,
+    goodput,
+)
 from inference_lab.analysis.rows import CODES, SEPARATOR
 from inference_lab.analysis.runs import Run, peak_in_flight, runs_of
 from inference_lab.records.record import Calibration, Record, csv_text
@@ -19,7 +29,7 @@ from inference_lab.records.record import Calibration, Record, csv_text
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TIME_COLUMNS = tuple(f"{name}{end}_ms" for name in QUANTILES for end in ("", "_lo", "_hi"))
 COLUMNS = (
-    *("metric", "unit", "n", "value", "median", "median_lo", "median_hi"),
+    *("metric", "unit", "formula", "n", "value", "median", "median_lo", "median_hi"),
     *("mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms", "flags", "advice"),
 )
 _COUNTED = ("requests", "attempts")  # units of what no lateness of the client can move
@@ -39,7 +49,7 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     of_all = list(of_record(record, {"max_others_cpu": math.inf, **judge}))
     rows: list[Row] = []
     for cell, runs in cells.items():
-        flags = [*of_all, *_limited(runs, judge.get("max_client_lag_ms"))]
+        flags = [*of_all, *_limited(runs, judge.get("max_client_lag_ms", math.inf))]
         for row in _rows(dict(cell), runs, record, judge):
             counted = row["unit"] in _COUNTED
             kept = [flag for flag in flags if not (counted and flag.code in ("client-limited", "busy"))]
@@ -54,23 +64,22 @@ def _rows(
     cell: Mapping[str, str], runs: Sequence[Run], record: Record, judge: Mapping[str, Any]
 ) -> Iterator[Row]:
     for metric in (*TIMES, *AGAINST_TRUTH):
-        values = [value for run in runs for value in metric.values(run)]
-        if values:
-            yield {"metric": metric.name, "unit": "ms", **_of_times(values)}
+        if values := [value for run in runs for value in metric.values(run)]:
+            yield {**_named(metric), **_of_times(values)}
     for metric in (*OF_RUN, goodput(judge.get("slo") or {})):
-        found = [value for run in runs if (value := metric.of(run)) is not None]
-        if found:
+        if found := [value for run in runs if (value := metric.of(run)) is not None]:
             notes = [run.note for run in runs if run.note] if metric.name == "measured" else []
-            advice = SEPARATOR.join(dict.fromkeys(notes))
-            yield {"metric": metric.name, "unit": metric.unit, **_of_runs(found), "advice": advice}
-    together = peak_in_flight(request for run in runs for request in run.requests)
-    yield {"metric": "peak_in_flight_together", "unit": "requests", **_of_runs([together])}
-    batch = [int(row["batch"]) for row in record.rows if all(row[key] == cell[key] for key in cell)]
-    if batch:
-        yield {"metric": "peak_step_batch", "unit": "requests", **_of_runs([max(batch)])}
-        yield {"metric": "mean_step_batch", "unit": "requests", **_of_runs([sum(batch) / len(batch)])}
+            yield {**_named(metric), **_of_runs(found), "advice": SEPARATOR.join(dict.fromkeys(notes))}
+    steps = [row for row in record.rows if all(row[key] == value for key, value in cell.items())]
+    for metric in OF_CELL:
+        if (value := metric.of(runs, steps)) is not None:
+            yield {**_named(metric), **_of_runs([value])}
     if record.calibration:
-        yield from _calibrated(record.calibration, runs, together)
+        yield from _calibrated(record.calibration, runs)
+
+
+def _named(metric: Metric) -> Row:
+    return {"metric": metric.name, "unit": metric.unit, "formula": metric.formula}
 
 
 def _of_times(values: Sequence[float]) -> Row:
@@ -101,32 +110,32 @@ def _text(number: float | None, per: float = 1) -> str:
     return "" if number is None else f"{number / per:.9g}"
 
 
-def _limited(runs: Sequence[Run], bound_ms: float | None) -> Iterator[Flag]:
+def _limited(runs: Sequence[Run], bound_ms: float) -> Iterator[Flag]:
     """The client itself was too late, to read (kernel stamps) or to send (open loop), to be believed."""
-    for name in ("client_lag", "slip") if bound_ms is not None else ():
-        metric = next(metric for metric in TIMES if metric.name == name)
+    for metric in (CLIENT_LAG, SLIP):
         values = [value for run in runs for value in metric.values(run)]
         late_ms = estimate(np.array(values), 0.99).value / 1e6 if values else 0.0
-        if bound_ms is not None and late_ms > bound_ms:
+        if late_ms > bound_ms:
             yield Flag(
                 "client-limited",
-                f"P99 of {name} is {late_ms:.3g} ms, allowed are {bound_ms:.3g}: times are the client's,"
-                " too; give it a core of its own, or load less",
+                f"P99 of {metric.name} is {late_ms:.3g} ms, allowed are {bound_ms:.3g}: times are the"
+                " client's, too; give it a core of its own, or load less",
             )
 
 
-def _calibrated(calibration: Calibration, runs: Sequence[Run], together: int) -> Iterator[Row]:
+def _calibrated(calibration: Calibration, runs: Sequence[Run]) -> Iterator[Row]:
     """The error of the client's own token times, as calibrated with the same stamps at as many streams."""
     clock = next((session["clock"]["stamps"] for session in runs[0].sessions if "clock" in session), None)
-    known = [row for row in calibration.rows if row["metric"] == "token_error" and row["path"] == clock]
+    known = [row for row in calibration.rows if row["metric"] == TOKEN_ERROR.name and row["path"] == clock]
     if not known:
         return  # virtual time has no error
-    enough = [row for row in known if int(row["streams"]) >= together]
-    leans = min(enough or known, key=lambda row: abs(int(row["streams"]) - together))
+    streams = peak_in_flight(request for run in runs for request in run.requests)
+    enough = [row for row in known if int(row["streams"]) >= streams]
+    leans = min(enough or known, key=lambda row: abs(int(row["streams"]) - streams))
     words = f"leans on {calibration.name}: {clock} stamps, {leans['streams']} streams"
-    few = "" if enough else f", fewer than the {together} in flight here: calibrate that many"
-    times = {name: text for name, text in leans.items() if name.endswith("_ms") or name in ("unit", "n")}
-    yield {"metric": "calibrated_token_error", **times, "advice": words + few}
+    few = "" if enough else f", fewer than the {streams} in flight here: calibrate that many"
+    kept = ("unit", "formula", "n", "mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms")
+    yield {"metric": f"calibrated_{TOKEN_ERROR.name}", **{n: leans[n] for n in kept}, "advice": words + few}
 
 
 def as_table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -1,0 +1,162 @@
+"""summary.csv of a load: one row a cell and metric, its interval, its flags, and what it leans on."""
+
+import unittest
+from typing import Any
+
+from inference_lab.analysis.rows import SEPARATOR, Row, pick, summary_rows
+from inference_lab.analysis.serving import as_table, summarise
+from inference_lab.records.record import Calibration, Record
+from tests.loads import MS, record, request, session
+
+QUIET = {"others_cpu": {"median": 0.01, "max": 0.1}}
+BUSY = {"others_cpu": {"median": 0.9, "max": 1.5}}
+
+
+def rows_of(found: Record, **judge: Any) -> list[dict[str, str]]:
+    """The rows of a summary, as they are read again."""
+    return summary_rows(summarise(found, judge), "summary.csv")
+
+
+def row(rows: list[dict[str, str]], metric: str, **cell: str) -> Row:
+    """The row of a metric."""
+    found = pick(rows, {"metric": metric, **cell}, "test")
+    assert found is not None
+    return found
+
+
+class TestSummary(unittest.TestCase):
+    """Rows and their numbers."""
+
+    def test_a_time_has_quantiles_with_intervals(self) -> None:
+        """72 requests bound P95 on both sides, not P99; mean, least and most are there, in ms."""
+        found = row(rows_of(record([request(n, n, tokens=(n + 1,)) for n in range(72)])), "ttft")
+        self.assertEqual((found["n"], found["unit"], found["formula"]), ("72", "ms", "first token - sent"))
+        self.assertEqual((found["p50_ms"], found["mean_ms"]), ("36.5", "36.5"))
+        self.assertEqual((found["min_ms"], found["max_ms"], found["value"]), ("1", "72", ""))
+        self.assertTrue(found["p95_lo_ms"] and found["p95_hi_ms"] and found["p99_lo_ms"])
+        self.assertEqual(found["p99_hi_ms"], "")
+
+    def test_a_number_of_runs_has_a_median(self) -> None:
+        """Two runs of a cell: the median of both, and a value where they had the same."""
+        made = [request(0, name="a"), request(0, name="b"), request(1, 500, name="b", tokens=(10,))]
+        cell = {"path": "kernel", "streams": 1}
+        rows = rows_of(record(made, session("a", cell=cell), session("b", cell=cell)), window="all")
+        found = row(rows, "ok", path="kernel", streams="1")
+        self.assertEqual(
+            (found["n"], found["value"], found["median"], found["median_lo"]), ("2", "", "1.5", "")
+        )
+        self.assertEqual(row(rows, "peak_in_flight")["value"], "1")
+        self.assertEqual(row(rows, "peak_in_flight_together")["value"], "2")
+
+    def test_steps_belong_to_their_cell(self) -> None:
+        """The batch of a cell is read from the server's steps under the same cell."""
+        made = [request(0, name="a"), request(0, name="b")]
+        sessions = (session("a", cell={"setup": "one"}), session("b", cell={"setup": "two"}))
+        steps = [{"setup": "one", "batch": "2"}, {"setup": "two", "batch": "4"}]
+        rows = rows_of(record(made, *sessions, rows=steps))
+        self.assertEqual(row(rows, "peak_step_batch", setup="two")["value"], "4")
+
+    def test_undefined_is_no_row(self) -> None:
+        """A metric that is undefined in a cell is not written; counts of nothing are 0."""
+        rows = rows_of(record([request(0, status="http_error", tokens=())]))
+        self.assertEqual(row(rows, "http_error")["value"], "1")
+        self.assertEqual(row(rows, "ok")["value"], "0")
+        self.assertNotIn("ttft", {found["metric"] for found in rows})
+        self.assertNotIn("goodput_per_s", {found["metric"] for found in rows})
+
+    def test_goodput_of_what_the_judge_declares(self) -> None:
+        """Declared bounds give a row, and its formula says them."""
+        found = row(rows_of(record([request(0), request(1)]), slo={"ttft_ms": 40}), "goodput_per_s")
+        self.assertIn("ttft_ms <= 40", found["formula"])
+
+    def test_a_run_too_short_says_so(self) -> None:
+        """The row of how many are measured names why there is no steady window."""
+        found = rows_of(record([request(0)], session(concurrency=4)))
+        self.assertIn("too short for a steady window", row(found, "measured")["advice"])
+
+
+class TestFlags(unittest.TestCase):
+    """What may be wrong with the times."""
+
+    def test_a_late_client_flags_its_times(self) -> None:
+        """Lag or slip beyond the bound: times and rates are client-limited, counts are not."""
+        for late, facts in (
+            ({"max_read_lag_ns": 20 * MS}, {}),
+            ({"scheduled_ns": -20 * MS}, {"schedule": "poisson"}),
+        ):
+            rows = rows_of(record([request(0, **late)], session(**facts)), max_client_lag_ms=10)
+            with self.subTest(late):
+                self.assertEqual(row(rows, "ttft")["flags"], "client-limited")
+                self.assertIn("is 20 ms, allowed are 10", row(rows, "requests_per_s")["advice"])
+                self.assertEqual((row(rows, "ok")["flags"], row(rows, "peak_in_flight")["flags"]), ("", ""))
+        rows = rows_of(record([request(0)]), max_client_lag_ms=10)
+        self.assertEqual({found["flags"] for found in rows}, {""})
+
+    def test_a_busy_machine_flags_times_alone(self) -> None:
+        """Others' work moves times and no count; an invalid record is invalid everywhere."""
+        rows = rows_of(record([request(0)], environment=BUSY), max_others_cpu=0.2)
+        self.assertEqual((row(rows, "ttft")["flags"], row(rows, "ok")["flags"]), ("busy", ""))
+        found = record([request(0)])
+        invalid = {"validity": {"valid": False, "reasons": ["half of it is missing"]}}
+        rows = rows_of(Record("p2", {**found.manifest, **invalid}, (), (), requests=found.requests))
+        self.assertEqual({each["flags"] for each in rows}, {"invalid"})
+
+
+class TestCalibrated(unittest.TestCase):
+    """Every summary says what the client's own times are worth."""
+
+    def setUp(self) -> None:
+        """A calibration at 1 and 4 streams."""
+        common = {"metric": "token_error", "unit": "ms", "formula": "f", "n": "9"}
+        common |= dict.fromkeys(rows_of(record([request(0)]))[0], "") | common
+        self.rows = [
+            {**common, "path": path, "streams": streams, "p99_ms": p99}
+            for path, streams, p99 in (("kernel", "1", "0.01"), ("kernel", "4", "0.04"), ("user", "4", "0.4"))
+        ]
+
+    def leaning(self, in_flight: int, stamps: str = "kernel") -> Row:
+        """The calibrated row of that many requests at once."""
+        requests = [request(n) for n in range(in_flight)]
+        facts = session(clock={"stamps": stamps})
+        return row(
+            rows_of(record(requests, facts, calibration=Calibration("calibration of noon", self.rows))),
+            "calibrated_token_error",
+        )
+
+    def test_it_names_the_record_it_leans_on(self) -> None:
+        """Same stamps, and as many streams as were in flight or the next more."""
+        for in_flight, stamps, p99, words in (
+            (1, "kernel", "0.01", "leans on calibration of noon: kernel stamps, 1 streams"),
+            (2, "kernel", "0.04", "leans on calibration of noon: kernel stamps, 4 streams"),
+            (2, "user", "0.4", "leans on calibration of noon: user stamps, 4 streams"),
+        ):
+            found = self.leaning(in_flight, stamps)
+            self.assertEqual((found["p99_ms"], found["advice"]), (p99, words))
+
+    def test_more_than_was_calibrated(self) -> None:
+        """Beyond the calibrated numbers the nearest stands there, and the row says that it is too few."""
+        self.assertIn("4 streams, fewer than the 6 in flight here", self.leaning(6)["advice"])
+
+    def test_virtual_time_has_no_error(self) -> None:
+        """A simulation, which has no clock, leans on nothing."""
+        facts = {"name": "r", "schedule": "burst"}
+        calibration = Calibration("calibration", self.rows)
+        rows = rows_of(record([request(0)], facts, calibration=calibration))
+        self.assertNotIn("calibrated_token_error", {found["metric"] for found in rows})
+
+
+class TestTable(unittest.TestCase):
+    """What a load prints."""
+
+    def test_table(self) -> None:
+        """Metrics with their units, zeros left out, every note once below."""
+        slow = [request(n, n, max_read_lag_ns=30 * MS) for n in range(3)]
+        text = as_table(rows_of(record(slow, session(concurrency=9)), max_client_lag_ms=10))
+        lines = text.splitlines()
+        self.assertEqual(lines[0].split()[:3], ["metric", "unit", "n"])
+        named = [line.split()[0] for line in lines]
+        self.assertIn("ttft", named)
+        self.assertNotIn("http_error", named)
+        self.assertEqual(text.count("too short for a steady window"), 1)
+        self.assertIn("flag: client-limited", lines)
+        self.assertNotIn(SEPARATOR, text)

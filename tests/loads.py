@@ -1,0 +1,83 @@
+"""Requests, sessions and records of a load made by hand, for what is computed from them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from inference_lab.records.record import Record
+from inference_lab.records.requests import RequestRecord
+
+MS = 1_000_000
+
+
+def request(
+    number: int = 0,
+    arrival: float = 0,
+    *,
+    name: str = "r",
+    queue: float = 1,
+    tokens: Sequence[float] = (30, 40, 50),
+    end: float = 1,
+    **changes: Any,
+) -> RequestRecord:
+    """A successful request with times in ms: admitted `queue` after its arrival, sent 1 later.
+
+    `tokens` are when its tokens arrive after sending, `end` how long after the last it is over.
+    """
+    admitted = arrival + queue
+    times = [round((admitted + 1 + token) * MS) for token in tokens]
+    last = times[-1] if times else round((admitted + 1) * MS)
+    values: dict[str, Any] = {
+        "request_id": f"{name}{number:06d}",
+        "attempt": 1,
+        "scheduled_ns": round(arrival * MS),
+        "arrival_ns": round(arrival * MS),
+        "admitted_ns": round(admitted * MS),
+        "sent_ns": round((admitted + 1) * MS),
+        "first_token_ns": times[0] if times else None,
+        "token_times_ns": tuple(times[1:]),
+        "chunk_tokens": (1,) * len(times),
+        "finish_ns": last + round(end * MS),
+        "status": "ok",
+        "http_status": 200,
+        "prompt_tokens": 8,
+        "output_tokens": len(times),
+        "counted_tokens": len(times),
+        "usage": None,
+        "error": None,
+        "clock": "kernel",
+        "coalesced_reads": 0,
+        "censored_chunks": (),
+        "user_stamped_chunks": (),
+        "max_read_lag_ns": 5_000,
+    }
+    return RequestRecord(**{**values, **changes})
+
+
+def session(name: str = "r", **facts: Any) -> dict[str, Any]:
+    """What a client says of its run: a closed loop, unless told."""
+    return {"name": name, "schedule": "closed", "concurrency": None, "clock": {"stamps": "kernel"}, **facts}
+
+
+def record(requests: Sequence[RequestRecord], *sessions: Mapping[str, Any], **parts: Any) -> Record:
+    """A serving record of these requests and sessions (one closed loop named r, unless told)."""
+    manifest = {
+        "kind": "serving",
+        "experiment": "p2",
+        "conditions": {"by": "p2", "vary": {}},
+        "environment": parts.pop("environment", {"others_cpu": {"median": 0.01, "max": 0.1}}),
+        "sessions": list(sessions) or [session()],
+        "validity": {"valid": True, "reasons": []},
+    }
+    return Record("p2", manifest, (), (), requests=requests, **parts)
+
+
+def truth(seen: RequestRecord, *, late: Sequence[float], received: float = 0.0) -> dict[str, Any]:
+    """What the server wrote of a request whose tokens it wrote `late` ms before they were seen."""
+    assert seen.first_token_ns is not None
+    assert seen.sent_ns is not None
+    times = [seen.first_token_ns, *seen.token_times_ns]
+    return {
+        "request_id": seen.request_id,
+        "received_ns": seen.sent_ns + round(received * MS),
+        "token_ns": [at - round(by * MS) for at, by in zip(times, late, strict=True)],
+    }
