@@ -443,9 +443,16 @@ class Decisions:
         """A target of manual experiments goes on with those measured and names those it leaves out."""
         with self.place() as lab:
             lab.remove("results/v1/plot.svg")
-            run = self.run_(lab, "by_hand")
+            run = self.run_(lab, "by_hand", "all")
             self.assertEqual((run.status, run.decided), (0, {"figure v1 plot.svg"}), run.text)
             self.assertIn("v2 is measured by hand and has no record yet", run.text)
+            self.assertEqual(run.text.count("experiment  recorded"), 1, run.text)
+
+    def test_manual_target_asked_for(self) -> None:
+        """-R measure_manual -- TARGET measures every experiment of that target, and nothing else."""
+        with self.place() as lab:
+            run = self.run_(lab, "-R", "measure_manual", "--", "by_hand")
+            self.assertEqual((run.status, run.decided), (0, measured("v1", "v2")), run.text)
 
     def test_tests_ran_elsewhere(self) -> None:
         """Before measuring where platform or versions differ from the tests' receipt, the tests run."""

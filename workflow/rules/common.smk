@@ -64,8 +64,13 @@ def results(experiments):
     return of
 
 
+def say_what_is_recorded():
+    print(lab_table.closing_table(config), file=sys.stderr)
+
+
 def closing_table(wildcards):
     """No file: what a real run says when it ends, whether there was anything to do or not."""
     if jobs_run_here():
-        atexit.register(lambda: print(lab_table.closing_table(config), file=sys.stderr))
+        atexit.unregister(say_what_is_recorded)  # several targets: once
+        atexit.register(say_what_is_recorded)
     return []

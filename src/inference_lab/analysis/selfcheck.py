@@ -27,7 +27,7 @@ SHARES = ("claimed_share", "unclaimed_share", "covers_one_share", "ratio")
 COLUMNS = (
     *("among", "effect_percent", "runs", "runs_left_out", "n", "flagged"),
     *(f"{name}{end}" for name in SHARES for end in ("", "_lo", "_hi")),
-    *("covers_as_stated", "least_effect_p50", "least_effect_max", "advice"),
+    *("covers_as_stated", "least_effect_p50", "least_effect_max", "flags", "advice"),
 )
 
 
@@ -77,9 +77,9 @@ def trials(record: Record, judge: Mapping[str, Any]) -> list[Trial]:
     return found
 
 
-def valid(every: Sequence[Trial]) -> tuple[list[Trial], dict[int, str]]:
+def valid(every: Sequence[Trial]) -> tuple[list[Trial], dict[int, Flag]]:
     """The trials of runs that are valid as a whole, and why the other runs are not."""
-    bad = {t.run: flag.advice for t in every for flag in t.flags if flag.code in OF_A_RECORD}
+    bad = {t.run: flag for t in every for flag in t.flags if flag.code in OF_A_RECORD}
     return [trial for trial in every if trial.run not in bad], bad
 
 
@@ -99,7 +99,8 @@ def _part(whole: Rounds, processes: slice, path: str) -> Rounds:
 def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     """The text of summary.csv: a row for each size of effect, over all runs and over those with narrow A/A.
 
-    A run that is invalid as a whole is left out and counted. Raises RecordError as `trials`.
+    A run that is invalid as a whole is left out and counted; where none is left, the row has its flags.
+    Raises RecordError as `trials`.
     """
     every = trials(record, judge)
     good, bad = valid(every)
@@ -109,10 +110,11 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     for among in AMONG:
         for percent in sorted({trial.percent for trial in every}):
             some = [t for t in good if t.percent == percent and (among == "all" or t.aa_half_width <= NARROW)]
-            named = [f"run {run} is left out: {why}" for run, why in bad.items()]
+            named = [f"run {run} is left out: {flag.advice}" for run, flag in bad.items()]
             if percent == 0:
                 named += [f"claimed although equal: {_named(trial)}" for trial in some if trial.claimed]
-            first = {"among": among, "effect_percent": percent, "runs_left_out": len(bad)}
+            flags = " ".join(sorted({flag.code for flag in bad.values()})) if not good else ""
+            first = {"among": among, "effect_percent": percent, "runs_left_out": len(bad), "flags": flags}
             table.writerow({**first, **_numbers(some), "advice": " | ".join(named) if among == "all" else ""})
     return text.getvalue()
 
