@@ -91,6 +91,7 @@ def measure(
     to superseded/.
     """
     begun = begin(step, manifest_path, in_pipeline=in_pipeline)
+    begun["tests"] = check_tests() if in_pipeline else _tests_if_current()
     module = stage_module(step.modules[0])
     with locks.one_measurement(lock), progress as report:
         begun["started_at"] = _now()
@@ -104,7 +105,7 @@ def measure(
 
 
 def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, Any]:
-    """What a manifest says of a measurement that may begin. Refuses as `measure` says."""
+    """What a manifest says of a measurement that may begin; refuses as `measure` says. Of tests, nothing."""
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
     sources.drop_bytecode(step.sources(sources))
@@ -118,7 +119,6 @@ def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, An
         "conditions": step.section,
         "inputs": before,
         "pins": pins,
-        "tests": check_tests() if in_pipeline else _tests_if_current(),
         "prediction": _prediction(step.experiment, required=in_pipeline),
         "git": _git(),
         "started_at": _now(),
