@@ -90,8 +90,11 @@ def summarise(folder: Path) -> str:
     from inference_lab.analysis.serving import as_table
 
     step = walk(folder).step("summary", _name(folder))
-    said = stages.derive(step)
-    return f"{as_table(read_summary(Path(step.makes[0])))}\n{said}"
+    lines = [stages.derive(step)]
+    if "calibration" not in step.section:
+        words = f"{chain.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
+        lines.insert(0, f"note: {words}")
+    return "\n".join([as_table(read_summary(Path(step.makes[0]))), *lines])
 
 
 def draw(folder: Path) -> str:

@@ -52,7 +52,8 @@ def verify(walk: Chain, experiments: Sequence[str], before: Mapping[str, str]) -
         found.append(record)
         if record.mismatch:
             continue
-        found.append(_prediction(experiment))
+        if not chain.is_load(experiment):
+            found.append(_prediction(experiment))
         found += [finding for step in steps[1:] for finding in _derived(walk, step)]
     return found
 

@@ -224,7 +224,7 @@ class MarkTests(TestCase):
         ):
             words = Drawn(plain(name)).words
             expected = [unit, "n = 9 samples a cell", "dtype float64", "Example CPU @ 2.00GHz", "NumPy 2.4.6"]
-            expected += ["BLAS threads 1", "recorded 2026-11-02T10:00", "raw.csv sha256 cccccccccccc"]
+            expected += ["BLAS threads 1", "recorded 2026-11-02T10:00", "raw sha256 cccccccccccc"]
             for text in expected:
                 self.assertIn(text, words)
         view = small_view(rounds=2)

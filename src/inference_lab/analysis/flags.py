@@ -100,7 +100,7 @@ def of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
     environment: Mapping[str, Any] = record.manifest.get("environment", {})
     others = environment.get("others_cpu")
     if others is None:
-        yield Flag("", "load of others not assessed: this machine does not show it")
+        yield Flag("", "load of others not assessed: the record does not hold it")
     elif others["median"] > bounds["max_others_cpu"]:
         yield Flag(
             "busy",

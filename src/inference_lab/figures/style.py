@@ -184,12 +184,14 @@ def _machine(manifest: Mapping[str, Any]) -> str:
         "BLAS threads ": blas.get("threads"),
         "recorded ": str(manifest.get("started_at") or "")[:16],
     }
+    if manifest.get("kind") == "serving":  # a client and a server, which calculate nothing
+        facts = {name: fact for name, fact in facts.items() if "BLAS" not in name and name != "NumPy "}
     return " · ".join(f"{name}{fact or 'unknown'}" for name, fact in facts.items())
 
 
 def _origin(source: Mapping[str, str]) -> str:
     raw, summary = source["raw_sha256"][:12], source["summary_sha256"][:12]
-    return f"raw.csv sha256 {raw}… · summary.csv sha256 {summary}… · rebuild: {source['command']}"
+    return f"raw sha256 {raw}… · summary.csv sha256 {summary}… · rebuild: {source['command']}"
 
 
 def _wrapped(lines: Sequence[Line]) -> list[Line]:

@@ -106,10 +106,14 @@ def _requests(panel: Axes, runs: Sequence[Run], cell: str, *, steady: bool) -> N
             stages[name].append((_s(begin, start), _s(end, start), height))
         ticks += [(_s(at, start), height) for at in token_times(request)]
         ends[request.status == "ok"].append((_s(request.finish_ns, start), height))
-    for (name, found), mark, wide in zip(stages.items(), (GATE, SENT, STREAM), (0.8, 1.6, 1.6), strict=True):
+    thin = min(1, TALLEST / REQUEST / max(len(requests), 1))
+    wide = {"gate": 0.8 * thin, "sent": 1.6 * thin, "stream": 1.6 * thin}
+    for (name, found), mark in zip(stages.items(), (GATE, SENT, STREAM), strict=True):
         xs = [x for begin, end, _ in found for x in (begin, end, math.nan)]
         ys = [y for _, _, height in found for y in (height, height, math.nan)]
-        panel.plot(xs, ys, color=mark.color, linewidth=wide, solid_capstyle="butt", gid=f"{name}-{cell}")
+        panel.plot(
+            xs, ys, color=mark.color, linewidth=wide[name], solid_capstyle="butt", gid=f"{name}-{cell}"
+        )
     if len(ticks) <= MOST_TICKS:
         xs = [x for at, _ in ticks for x in (at, at, math.nan)]
         ys = [y for _, height in ticks for y in (height - 0.4, height + 0.4, math.nan)]
