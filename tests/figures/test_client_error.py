@@ -61,10 +61,6 @@ class TestClientError(unittest.TestCase):
         flagged = " ".join(re.findall("<!-- (.*?) -->", draw(calibrated(max_client_lag_ms=0.001))))
         self.assertIn("flagged, no claim is made: client-limited", flagged)
 
-    def test_same_rows_same_bytes(self) -> None:
-        """Drawn twice, byte for byte the same."""
-        self.assertEqual(draw(calibrated()), draw(calibrated()))
-
     def test_only_a_calibration_can_be_drawn(self) -> None:
         """A summary over anything else is refused."""
         found = record([request(0)])

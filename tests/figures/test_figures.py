@@ -16,6 +16,7 @@ import matplotlib
 from inference_lab.analysis.timing import summarise
 from inference_lab.errors import RecordError
 from inference_lab.figures import latency, ratios, throughput
+from inference_lab.figures.sheet import timed_call
 from inference_lab.records.record import View
 from inference_lab.records.svg import read_metadata
 from tests.figures.views import SOURCE, view_of
@@ -396,10 +397,10 @@ class TitleTests(TestCase):
 
     def test_what_was_timed_is_named(self) -> None:
         """A full decode, some steps behind a filled cache, or filling one: the conditions decide."""
+        self.assertIn("time of one full decode", Drawn(plain("latency")).words)
         for words, changes in (
-            ("time of one full decode", {}),
-            ("time of 8 decode steps behind T cached tokens", {"fixed": {"decode_steps": 8}}),
-            ("time of filling a cache with T tokens", {"paths": ("prefill", "stepwise")}),
+            ("8 decode steps behind T cached tokens", {"fixed": {"decode_steps": 8}}),
+            ("filling a cache with T tokens", {"paths": ("prefill", "stepwise")}),
         ):
             with self.subTest(words):
-                self.assertIn(words, Drawn(latency.draw(small_view(**changes))).words)
+                self.assertEqual(timed_call(small_view(**changes)), words)

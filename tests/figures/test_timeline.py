@@ -101,8 +101,6 @@ class TestTimeline(unittest.TestCase):
         svg = drawn(record([request(0, tokens=range(1, MOST_TICKS + 2))]))
         self.assertEqual((lines(svg, "stream-load"), group(svg, "tokens-load")), (1, None))
 
-    def test_same_record_same_bytes(self) -> None:
-        """Drawn twice, byte for byte the same, and it names its origin."""
-        svg = drawn(self.both())
-        self.assertEqual(svg, drawn(self.both()))
-        self.assertEqual(read_metadata(svg), SOURCE)
+    def test_it_names_its_origin(self) -> None:
+        """The metadata of the figure is the source it was drawn from."""
+        self.assertEqual(read_metadata(drawn(self.both())), SOURCE)

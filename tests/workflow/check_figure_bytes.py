@@ -11,7 +11,9 @@ from unittest import TestCase
 
 from matplotlib import font_manager, get_data_path
 
-from inference_lab.figures import latency, ratios, throughput
+from inference_lab.figures import client_error, latency, ratios, selfcheck, throughput
+from tests.analysis.selfchecks import selfcheck_record, selfcheck_view
+from tests.figures.test_client_error import calibrated
 from tests.figures.views import view_of
 from tests.synthetic import steady, timing_record
 
@@ -82,3 +84,16 @@ class ByteTests(TestCase):
             stderr=subprocess.PIPE,
             text=True,
         )
+
+
+class TwiceTests(TestCase):
+    """The figures of other records, drawn twice."""
+
+    def test_selfcheck(self) -> None:
+        """Drawn twice, byte for byte the same."""
+        view = selfcheck_view(selfcheck_record())
+        self.assertEqual(selfcheck.draw(view), selfcheck.draw(view))
+
+    def test_client_error(self) -> None:
+        """Drawn twice, byte for byte the same."""
+        self.assertEqual(client_error.draw(calibrated()), client_error.draw(calibrated()))
