@@ -8,6 +8,7 @@ Three times by default, which take some 20 s; the machine should be quiet otherw
 import csv
 import io
 import os
+import signal
 import subprocess
 import sys
 import unittest
@@ -37,6 +38,14 @@ SECTION: dict[str, Any] = {
     "quiet_cores": 0.2,
     "quiet_wait_s": 1,
 }
+SPIN = """
+import os, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+print(os.getpid(), flush=True)
+while os.path.exists(f"/proc/{sys.argv[2]}"):
+    for _ in range(1_000_000):
+        pass
+"""
 BESIDE = [*SECTION["paths"], "preallocated_beside_busy", "no_cache_beside_busy"]
 
 
@@ -62,22 +71,25 @@ class BusyCoresTest(unittest.TestCase):
 
     def test_a_spinner_of_somebody_else(self) -> None:
         """An ordinary measurement of two threads beside a spinner nobody declared: invalid every time."""
-        core = max(os.sched_getaffinity(0))
-        command = [sys.executable, "-m", "inference_lab.experiments.spinner", str(core), str(os.getpid())]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as spinner:
-            self.addCleanup(spinner.kill)
-            self.assertTrue(spinner.stdout and spinner.stdout.readline())
-            for time in range(TIMES):
-                with self.subTest(time):
-                    try:
-                        found = decode_paths.measure(SECTION, lambda done, total: None)
-                    except MeasurementRefused as refused:
-                        print(f"\nrefused: {refused}", file=sys.stderr)
-                        continue
-                    flags = self.flags(found, SECTION)
-                    print(f"\n{time}: others {found.environment['others_cpu']}", file=sys.stderr)
-                    self.assertTrue(all(codes & {"busy", "threads"} for codes in flags.values()), flags)
-            spinner.kill()
+        self.start_somebody_elses(max(os.sched_getaffinity(0)))
+        for time in range(TIMES):
+            with self.subTest(time):
+                try:
+                    found = decode_paths.measure(SECTION, lambda done, total: None)
+                except MeasurementRefused as refused:
+                    print(f"\n{time}: refused: {refused}", file=sys.stderr)
+                    continue
+                flags = self.flags(found, SECTION)
+                print(f"\n{time}: others {found.environment['others_cpu']}", file=sys.stderr)
+                self.assertTrue(all(codes & {"busy", "threads"} for codes in flags.values()), flags)
+
+    def start_somebody_elses(self, core: int) -> None:
+        """A spinner that is no child of this process: the work of a child would count as our own."""
+        words = [sys.executable, "-c", SPIN, str(core), str(os.getpid())]
+        with subprocess.Popen(["sh", "-c", '"$@" &', "sh", *words], stdout=subprocess.PIPE) as shell:
+            assert shell.stdout is not None
+            spinner = int(shell.stdout.readline())
+        self.addCleanup(os.kill, spinner, signal.SIGKILL)
 
     def test_a_spinner_of_ours(self) -> None:
         """m1_threads itself: exactly the cells of two threads beside the busy neighbour are for threads."""
