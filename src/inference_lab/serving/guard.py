@@ -1,0 +1,60 @@
+"""Runs a command and ends its family of processes when the starter is gone: `guard.py PARENT COMMAND...`.
+
+The starter holds the other end of stdin. When that closes, however the starter ended, every process of the
+command's group gets SIGTERM and soon SIGKILL. Ends as the command ends. Runs as a script: standard library
+alone, so that it is there at once.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+_GRACE_S = 8.0
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> int:
+    """Exit code of the command; 128 + N when signal N ended it."""
+    parent, *command = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    libc = ctypes.CDLL(None)  # loaded before the fork
+
+    def bind() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for the case that the guard itself is killed
+
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=bind)
+    except OSError as error:
+        print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr)
+        return 127
+    ended = os.pidfd_open(child.pid)
+    ready, _, _ = select.select([sys.stdin, ended], [], [])
+    if ended not in ready or os.getppid() != int(parent):
+        _end(child, ended)
+    _signal_group(child.pid, signal.SIGKILL)  # what outlived the command: children that it left
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _end(child: "subprocess.Popen[bytes]", ended: int) -> None:
+    _signal_group(child.pid, signal.SIGTERM)
+    select.select([ended], [], [], _GRACE_S)
+    give_up = time.monotonic() + 1.0  # the command may end before the children it was to wait for
+    while _signal_group(child.pid, 0) and child.poll() is not None and time.monotonic() < give_up:
+        time.sleep(0.02)
+
+
+def _signal_group(group: int, number: int) -> bool:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())
