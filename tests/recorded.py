@@ -48,12 +48,13 @@ def enter(test: unittest.TestCase) -> Path:
     return root
 
 
-def record_m1(*, seed: int = 0, at: str = "results/m1", **environment: Any) -> Path:
-    """The manifest of a synthetic record of m1 put in place at `at`."""
+def record_m1(*, seed: int = 0, at: str = "results/m1", tests: str | None = None, **environment: Any) -> Path:
+    """The manifest of a synthetic record of m1 put in place at `at`; `tests` is what it says of them."""
     record = timing_record(processes=2, rounds=8, warmups=1, seed=seed, environment=environment)
     step = Chain(CONFIG).step("measure", "m1")
     manifest = dict(record.manifest) | {
         "schema": chain.SCHEMA,
+        "tests": tests,
         "inputs": step.inputs(Sources()),
         "pins": step.pins(Sources()),
         "prediction": {

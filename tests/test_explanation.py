@@ -7,8 +7,9 @@ from pathlib import Path
 
 from inference_lab.errors import RecordError
 from inference_lab.explanation import explain
+from inference_lab.records import chain
 from inference_lab.records.chain import Chain
-from inference_lab.records.files import sha256_file
+from inference_lab.records.files import json_text, sha256_file
 from tests import recorded
 
 
@@ -79,12 +80,58 @@ class ExplainTest(unittest.TestCase):
         self.assertIn("cannot be told", said)
 
     def test_a_stranger_is_refused(self) -> None:
-        """A file of no record that says nothing of itself is one line, not a traceback."""
+        """What is of no record and says nothing of itself is one line of our words, with a way out."""
         Path("other.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
-        for file in ("other.svg", "pyproject.toml", "missing.svg"):
+        Path("photo.png").write_bytes(b"\x89PNG\r\n")
+        Path("empty").mkdir()
+        for file, said in (
+            ("other.svg", "is SVG that says nothing in dc:source"),
+            ("pyproject.toml", "belongs to no record of this checkout and is no whole SVG"),
+            ("missing.svg", "no such file"),
+            ("photo.png", "it is not UTF-8 text"),
+            ("empty", "is a folder without manifest.json"),
+        ):
             with self.subTest(file), self.assertRaises(RecordError) as refused:
                 words(file)
-            self.assertNotIn("\n", str(refused.exception))
+            self.assertRegex(
+                str(refused.exception),
+                rf"^{file}: [^\[\n]*{said}[^\[\n]*; name a figure, [^\n]* copied from one$",
+            )
+
+    def test_the_tests_are_named_or_missed(self) -> None:
+        """Whether results/tests.json is that of the measurement, another, torn or gone is said."""
+        for receipt, said in (
+            (None, r"results/tests\.json is missing, .* names sha256 0123"),
+            ("{", r"results/tests\.json was edited and vouches for nothing"),
+            (
+                json_text(chain.seal({"tests": {"a": "passed", "b": "skipped: no"}})),
+                "1 passed .* again since",
+            ),
+        ):
+            with self.subTest(said):
+                recorded.record_m1(tests="0123")
+                if receipt:
+                    Path("results/tests.json").write_text(receipt)
+                self.assertRegex(words("results/m1/manifest.json"), f"<- tests: {said}")
+
+    def test_a_superseded_record_is_explained(self) -> None:
+        """A raw file that was kept aside still says when it was measured, and whether it is whole."""
+        recorded.record_m1(seed=1)
+        (kept,) = Path("results/m1").glob("superseded/*/raw.csv")
+        said = words(kept)
+        self.assertIn("a record, not the current one", said)
+        self.assertIn(f"sha256 {self.raw}, holds", said)
+
+    def test_what_is_gone_breaks_a_link_not_the_chain(self) -> None:
+        """With the summary gone or the figure's receipt edited, the rest of the chain is told."""
+        Path("results/m1/summary.csv").unlink()
+        said = words("results/m1/ratios.svg")
+        self.assertIn("results/m1/summary.csv: missing", said)
+        self.assertIn(f"sha256 {self.raw}, holds", said)
+        Path("results/m1/receipts/ratios.svg.json").write_text("{}")
+        said = words("results/m1/ratios.svg")
+        self.assertIn("receipts/ratios.svg.json was edited", said)
+        self.assertIn(f"sha256 {self.raw}, holds", said)
 
 
 if __name__ == "__main__":

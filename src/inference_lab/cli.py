@@ -225,7 +225,9 @@ def _explain(args: argparse.Namespace) -> str:
     from inference_lab.explanation import explain
     from inference_lab.records.config import load_config
 
-    return explain(args.file, loads.around(args.file) or chain.Chain(load_config()))
+    # An SVG says something of itself outside a checkout, too.
+    config = load_config() if Path("config.yaml").exists() else {"experiments": {}}
+    return explain(args.file, loads.around(args.file) or chain.Chain(config))
 
 
 def _records(_: argparse.Namespace) -> str:

@@ -8,16 +8,26 @@ import csv
 import io
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from inference_lab import stages
 from inference_lab.errors import RecordError
+from inference_lab.records.chain import is_load, read_receipt
 from inference_lab.records.record import Record
 from inference_lab.records.store import load_record
 
+_WAY_OUT = "name a record's folder, or COMMIT:results/EXPERIMENT of a commit that holds it"
+_NOT_INTERLEAVED = (
+    "The two runs were not interleaved: a difference between A and B in absolute time may be the",
+    "machine's, and none is claimed.",
+)
 _MACHINE = ("cpu_model", "cores", "kernel", "machine", "python", "blas")
+
+
+Row = tuple[str, ...]
+Values = Mapping[str, str]
 
 
 def compare(one: str, other: str) -> str:
@@ -29,9 +39,16 @@ def compare(one: str, other: str) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         a = _read(one, Path(temporary, "a"))
         b = _read(other, Path(temporary, "b"))
-    if a.experiment != b.experiment:
+    if a.experiment != b.experiment and not (is_load(a.experiment) and is_load(b.experiment)):
         raise RecordError(
             f"{one} is a record of {a.experiment}, {other} of {b.experiment}; name two of one experiment"
+        )
+    if a.manifest["kind"] != b.manifest["kind"]:
+        raise RecordError(f"{one} is of kind {a.manifest['kind']}, {other} of {b.manifest['kind']}")
+    if a.manifest["digest"] == b.manifest["digest"]:
+        return (
+            f"{a.experiment}: {one} and {other} are one and the same record, measured"
+            f" {a.manifest['started_at']} (manifest {a.manifest['digest'][:8]}): there is nothing to compare"
         )
     conditions = _differences(a.manifest["conditions"], b.manifest["conditions"])
     machine = _differences(
@@ -45,9 +62,9 @@ def compare(one: str, other: str) -> str:
         f"machine: {_words(machine)}",
         f"pins: {_words(pins)}",
         "",
-        *_times(a, b),
+        *_beside(a, b),
         "",
-        *_claims(conditions, machine, pins),
+        *_claims(a.manifest["kind"], conditions, machine, pins),
     ]
     return "\n".join(lines)
 
@@ -57,28 +74,33 @@ def _read(name: str, into: Path) -> Record:
         return load_record(Path(name, "manifest.json"))
     commit, colon, folder = name.partition(":")
     if not colon:
-        raise RecordError(
-            f"{name}: no manifest.json there; name a record's folder or COMMIT:results/EXPERIMENT"
-        )
+        what = "no manifest.json there" if Path(name).is_dir() else "no such folder"
+        raise RecordError(f"{name}: {what}; {_WAY_OUT}")
     into.mkdir()
-    wanted = ["manifest.json"]
-    while wanted:
-        file = wanted.pop()
-        shown = subprocess.run(["git", "show", f"{commit}:{folder}/{file}"], capture_output=True, check=False)
-        if shown.returncode:
-            raise RecordError(
-                f"{name}: {' '.join(shown.stderr.decode().split())}; name a commit that holds the record"
-            )
-        (into / file).write_bytes(shown.stdout)
-        if file == "manifest.json":
-            wanted += _files_of(into / file)
+    try:
+        if _git("rev-parse", "--git-dir") is None:
+            raise RecordError(f"{name}: this is no git repository; {_WAY_OUT}")
+        if _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}") is None:
+            raise RecordError(f"{name}: git knows no commit {commit!r} here; {_WAY_OUT}")
+        _write_committed(commit, folder.rstrip("/"), "manifest.json", into)
+        for file in read_receipt(into / "manifest.json")["outputs"]:
+            _write_committed(commit, folder.rstrip("/"), file, into)
+    except FileNotFoundError:
+        raise RecordError(f"{name}: git is not installed, and a commit is read by it; {_WAY_OUT}") from None
     return load_record(into / "manifest.json")
 
 
-def _files_of(manifest: Path) -> list[str]:
-    from inference_lab.records.chain import read_receipt
+def _write_committed(commit: str, folder: str, file: str, into: Path) -> None:
+    data = _git("cat-file", "blob", f"{commit}:{folder}/{file}")
+    if data is None:
+        raise RecordError(f"{commit}:{folder}: that commit holds no {folder}/{file}; {_WAY_OUT}")
+    (into / file).write_bytes(data)
 
-    return list(read_receipt(manifest)["outputs"])
+
+def _git(*words: str) -> bytes | None:
+    """What git says, None when it refuses."""
+    done = subprocess.run(["git", *words], capture_output=True, check=False)
+    return None if done.returncode else done.stdout
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
@@ -89,37 +111,49 @@ def _words(differences: list[str]) -> str:
     return "the same" if not differences else "; ".join(differences)
 
 
-def _times(a: Record, b: Record) -> list[str]:
-    axis = next(iter(a.manifest["conditions"]["vary"]))
-    rows_a, rows_b = _rows(a, axis), _rows(b, axis)
-    head = ("path", axis, "A p50 ms", "B p50 ms", "A ratio", "B ratio", "ratios differ by")
-    table: list[tuple[str, ...]] = [head]
-    for key in (key for key in rows_a if key in rows_b):
-        x, y = rows_a[key], rows_b[key]
-        moved = ""
-        if x["ratio"] and y["ratio"]:
-            moved = f"{100 * (float(y['ratio']) / float(x['ratio']) - 1):+.1f}%"
-        table.append(
-            (
-                *key,
-                _span(x, "p50", "_ms"),
-                _span(y, "p50", "_ms"),
-                _span(x, "ratio"),
-                _span(y, "ratio"),
-                moved,
-            )
-        )
-    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+def _beside(a: Record, b: Record) -> list[str]:
+    """What was measured, A beside B, one line a cell; of a kind that estimates nothing, rows that differ."""
+    kind = a.manifest["kind"]
+    if kind == "timing":
+        axis = next(iter(a.manifest["conditions"]["vary"]))
+        head = ("path", axis, "A p50 ms", "B p50 ms", "A ratio", "B ratio", "ratios differ by")
+        return _table(head, _rows(a, kind, ("path", axis)), _rows(b, kind, ("path", axis)), _timing_cell)
+    if kind == "serving":
+        rows = _rows(a, kind, ())[()], _rows(b, kind, ())[()]
+        cell = tuple(list(rows[0])[: list(rows[0]).index("metric") + 1])
+        head = (*cell, "unit", "A p50 or median", "B p50 or median")
+        return _table(head, _rows(a, kind, cell), _rows(b, kind, cell), _serving_cell)
+    one, other = ([",".join(row.values()) for row in record.rows] for record in (a, b))
+    lines = [f"only in A: {row}" for row in one if row not in other]
+    lines += [f"only in B: {row}" for row in other if row not in one]
+    return lines or [f"all {len(one)} rows are the same"]
 
 
-def _rows(record: Record, axis: str) -> dict[tuple[str, str], dict[str, str]]:
-    judge = {"by": "timing", "figures": {}}
-    text = stages.stage_module("analysis.timing").summarise(record, judge)
-    return {(row["path"], row[axis]): row for row in csv.DictReader(io.StringIO(text))}
+def _table(
+    head: Row, a: Mapping[Row, Values], b: Mapping[Row, Values], cell: Callable[[Values, Values], Row]
+) -> list[str]:
+    lines = [head, *((*key, *cell(a[key], b[key])) for key in a if key in b)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
 
 
-def _span(row: Mapping[str, str], name: str, unit: str = "") -> str:
+def _rows(record: Record, kind: str, key: Row) -> dict[Row, Values]:
+    """The rows of the record's summary by what they are about."""
+    text = stages.stage_module(f"analysis.{kind}").summarise(record, {"by": kind, "figures": {}})
+    return {tuple(row[name] for name in key): row for row in csv.DictReader(io.StringIO(text))}
+
+
+def _timing_cell(x: Values, y: Values) -> Row:
+    moved = f"{100 * (float(y['ratio']) / float(x['ratio']) - 1):+.1f}%" if x["ratio"] and y["ratio"] else ""
+    return (_span(x, "p50", "_ms"), _span(y, "p50", "_ms"), _span(x, "ratio"), _span(y, "ratio"), moved)
+
+
+def _serving_cell(x: Values, y: Values) -> Row:
+    spans = ((_span(row, "p50", "_ms") or _span(row, "median")) for row in (x, y))
+    return (x["unit"], *spans)
+
+
+def _span(row: Values, name: str, unit: str = "") -> str:
     value, lo, hi = row[f"{name}{unit}"], row[f"{name}_lo{unit}"], row[f"{name}_hi{unit}"]
     if not value:
         return ""
@@ -127,11 +161,12 @@ def _span(row: Mapping[str, str], name: str, unit: str = "") -> str:
     return f"{float(value):.4g} [{low}, {high}]"
 
 
-def _claims(conditions: list[str], machine: list[str], pins: list[str]) -> list[str]:
-    lines = [
-        "The two runs were not interleaved: a difference between A and B in absolute time may be the",
-        "machine's, and none is claimed. Each ratio was taken to the baseline inside its own run.",
-    ]
+def _claims(kind: str, conditions: list[str], machine: list[str], pins: list[str]) -> list[str]:
+    lines: list[str] = [*_NOT_INTERLEAVED]
+    if kind == "timing":
+        lines.append("Each ratio was taken to the baseline inside its own run.")
+    elif kind != "serving":
+        lines = ["Nothing was timed: each row is exact, and a row that differs differs."]
     if machine or pins:
         lines.append(
             "Machine or pins differ: the records are not pooled, and ratios may differ for that reason alone."

@@ -7,8 +7,10 @@ from typing import Any
 from inference_lab.errors import RecordError
 from inference_lab.records import chain
 from inference_lab.records.chain import Chain, Step
-from inference_lab.records.files import sha256_file
+from inference_lab.records.files import read_text, sha256_file
 from inference_lab.records.svg import read_metadata
+
+_WAY_OUT = "name a figure, summary or record of this checkout, or an SVG that was copied from one"
 
 
 def explain(file: Path, walk: Chain) -> str:
@@ -21,30 +23,41 @@ def explain(file: Path, walk: Chain) -> str:
         return "\n".join(
             [*_made(step, walk), *_measured(step.experiment, walk), _rebuild(step.makes[0], step)]
         )
+    if manifest := _manifest_of(file):
+        return "\n".join([f"{manifest.parent}: a record, not the current one", *_recorded(manifest, walk)])
+    if file.is_dir():
+        raise RecordError(f"{file}: is a folder without manifest.json, so no record; {_WAY_OUT}")
     return "\n".join(_copied(file, walk))
+
+
+def _manifest_of(file: Path) -> Path | None:
+    """The manifest that a record's folder or one of its raw files goes by; itself, if it is one."""
+    manifest = (file if file.is_dir() else file.parent) / "manifest.json"
+    if manifest.is_file() and (file in (manifest, manifest.parent) or file.name in _outputs(manifest)):
+        return manifest
+    return None
 
 
 def _step_of(file: Path, walk: Chain) -> Step | None:
     """The step of this checkout that makes the file or whose receipt it is."""
-    here = (file / "manifest.json" if file.is_dir() else file).resolve()
+    here = (_manifest_of(file) or file).resolve()
     steps = (step for experiment in walk.experiments for step in walk.steps(experiment))
     return next(
         (step for step in steps if here in map(Path.resolve, map(Path, chain.files_of([step])))), None
     )
 
 
+def _outputs(manifest: Path) -> Mapping[str, Any]:
+    return chain.read_receipt(manifest)["outputs"]
+
+
 def _copied(file: Path, walk: Chain) -> list[str]:
     """The chain of an SVG from elsewhere, by what it says of itself, joined to the record it names."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(
-            f"{file}: cannot be read as a figure ({error}); name a figure, summary or record"
-        ) from None
+    text = read_text(file, _WAY_OUT)
     try:
         source = read_metadata(text)
     except RecordError as error:
-        raise RecordError(f"{file}: belongs to no record of this checkout, and {error}") from None
+        raise RecordError(f"{file}: belongs to no record of this checkout and {error}; {_WAY_OUT}") from None
     lines = [
         f"{file}: a figure of {source['experiment']}, by its own metadata",
         f"  <- summary with sha256 {source['summary_sha256']}",
@@ -60,21 +73,19 @@ def _copied(file: Path, walk: Chain) -> list[str]:
     lines.append(f"  <- recorded in {manifest}")
     current = manifest == Path(chain.folder(source["experiment"]), "manifest.json")
     if current and source["experiment"] in walk.experiments:
-        step = _step_of(Path(source["command"].split()[-1]), walk)
-        if step is not None:
-            same = Path(step.makes[0]).is_file() and Path(step.makes[0]).read_text(encoding="utf-8") == text
+        step = _step_of(Path(source["command"].rpartition(" ")[2]), walk)
+        if step is not None and step.stage == "figure":
+            same = Path(step.makes[0]).is_file() and sha256_file(Path(step.makes[0])) == sha256_file(file)
             lines.append(f"  {'the same bytes as' if same else 'not the bytes of'} {step.makes[0]} here")
             return [*lines, *_measured(step.experiment, walk), _rebuild(step.makes[0], step)]
-    return [*lines, *_of_manifest(chain.read_receipt(manifest)), "  This record was superseded here."]
+    return [*lines, *_recorded(manifest, walk), "  This record was superseded here."]
 
 
 def _manifest_with(experiment: str, raw_sha256: str) -> Path | None:
     at = Path(chain.folder(experiment))
     for manifest in (at / "manifest.json", *sorted(at.glob("superseded/*/manifest.json"))):
-        if manifest.is_file():
-            outputs = chain.read_receipt(manifest)["outputs"]
-            if raw_sha256 in (made["sha256"] for made in outputs.values()):
-                return manifest
+        if manifest.is_file() and raw_sha256 in (made["sha256"] for made in _outputs(manifest).values()):
+            return manifest
     return None
 
 
@@ -84,13 +95,20 @@ def _made(step: Step, walk: Chain) -> list[str]:
         return []
     if not Path(step.receipt).exists():
         return [f"{step.makes[0]}: has no receipt {step.receipt}; make it with snakemake {step.makes[0]}"]
-    receipt = chain.read_receipt(Path(step.receipt))
-    lines = [f"{path}: {_state(path, receipt['outputs'].get(path, {}).get('sha256'))}" for path in step.makes]
-    reasons = walk.changed(step, receipt)
+    try:
+        receipt = chain.read_receipt(Path(step.receipt))
+    except RecordError:
+        return [f"{step.makes[0]}: {step.receipt} was edited and vouches for nothing; ask for it again"]
+    made = {path: receipt["outputs"].get(path, {}).get("sha256") for path in step.makes}
+    lines = [f"{path}: {_state(path, digest, walk)}" for path, digest in made.items()]
+    try:
+        reasons = walk.changed(step, receipt)
+    except RecordError as error:  # a file it reads is gone
+        reasons = [str(error)]
     by = step.modules[0].replace(".", "/")
     lines.append(f"  <- made by src/inference_lab/{by}.py with {_pins(receipt['pins'])}: {_holds(reasons)}")
     lines += [
-        f"  <- {path}: {_state(path, receipt['inputs'].get(path))}"
+        f"  <- {path}: {_state(path, receipt['inputs'].get(path), walk)}"
         for path in step.reads
         if not path.endswith("manifest.json")
     ]
@@ -102,16 +120,21 @@ def _measured(experiment: str, walk: Chain) -> list[str]:
     manifest = Path(step.receipt)
     if not manifest.exists():
         return [f"  <- {manifest}: missing; {experiment} has no record here"]
-    record = chain.read_receipt(manifest)
-    lines, at = _of_manifest(record), manifest.parent
-    lines += [
-        f"  <- {at / name}: {made['rows']} rows, {_state(str(at / name), made['sha256'])}"
-        for name, made in record["outputs"].items()
-    ]
+    lines, record = _recorded(manifest, walk), chain.read_receipt(manifest)
     gone = ["what measures it is not in this checkout"]
     reasons = gone if walk.read_only(experiment) else walk.changed(step, record)
     lines.append(f"     sources, pins and conditions: {_holds(reasons)}")
     lines.append(f"  <- tests: {_tests(record.get('tests'))}")
+    return lines
+
+
+def _recorded(manifest: Path, walk: Chain) -> list[str]:
+    """What a manifest says, and whether its raw files still are what it says."""
+    record, at = chain.read_receipt(manifest), manifest.parent
+    lines = _of_manifest(record)
+    for name, made in record["outputs"].items():
+        state = _state((at / name).as_posix(), made["sha256"], walk)
+        lines.append(f"  <- {at / name}: {made['rows']} rows, {state}")
     return lines
 
 
@@ -142,10 +165,10 @@ def _pins(pins: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in pins.items()) or "no third-party package"
 
 
-def _state(path: str, expected: str | None) -> str:
+def _state(path: str, expected: str | None, walk: Chain) -> str:
     if not Path(path).is_file():
         return f"missing (sha256 {expected})"
-    found = sha256_file(Path(path))
+    found = walk.sources.file(path)
     return (
         f"sha256 {found}, holds"
         if found == expected
@@ -158,14 +181,20 @@ def _holds(reasons: Sequence[str]) -> str:
 
 
 def _tests(digest: str | None) -> str:
-    if digest is None or not Path(chain.TESTS_RECEIPT).exists():
-        return "unknown: the record names no receipt that stands here"
+    path = Path(chain.TESTS_RECEIPT)
+    if digest is None:
+        return "unknown: the record names no receipt of theirs"
     if digest == "not current":
         return "they were not current when this was measured"
-    receipt = chain.read_receipt(Path(chain.TESTS_RECEIPT))
+    if not path.exists():
+        return f"{path} is missing, so what passed is unknown here (the record names sha256 {digest})"
+    try:
+        receipt = chain.read_receipt(path)
+    except RecordError:
+        return f"{path} was edited and vouches for nothing; restore it or run them: snakemake {path}"
     passed = list(receipt["tests"].values()).count("passed")
-    same = sha256_file(Path(chain.TESTS_RECEIPT)) == digest
-    return f"{passed} passed ({chain.TESTS_RECEIPT}); {'the very run' if same else 'run again since'}"
+    same = sha256_file(path) == digest
+    return f"{passed} passed ({path}); {'the very run' if same else 'run again since'}"
 
 
 def _rebuild(path: str, step: Step) -> str:

@@ -13,7 +13,7 @@ from inference_lab import stages
 from inference_lab.errors import ConfigError
 from inference_lab.records import chain
 from inference_lab.records.chain import Chain
-from inference_lab.records.files import sha256_file, write_json
+from inference_lab.records.files import read_text, sha256_file, write_json
 from inference_lab.records.record import Measurement
 from inference_lab.serving import load_command
 from inference_lab.serving.record_file import INFO, MANIFEST, NAME
@@ -37,6 +37,9 @@ def load(args: argparse.Namespace) -> int:
 
         goodput(dict(args.slo))
     conditions = {**load_command.options_from(args).conditions(), "slo": dict(args.slo)}
+    if args.prompts:
+        read_text(args.prompts, "give a JSONL of prompts")
+        conditions["prompts_sha256"] = sha256_file(args.prompts)  # its name alone says nothing of them
     folder: Path = args.output
     step = chain.measure_step(_name(folder), conditions)
     begun = stages.begin(step, folder / MANIFEST, in_pipeline=False)

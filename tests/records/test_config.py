@@ -162,11 +162,12 @@ class YamlTest(unittest.TestCase):
 
     def test_a_file_that_is_no_yaml_is_refused(self) -> None:
         """A torn file, another encoding, a folder and no file are one line with the file's name."""
-        for text in ("a: [1", "a: \tb: c", b"a: \xff"):
-            with (
-                self.subTest(text),
-                self.assertRaisesRegex(ConfigError, r"^\S*config\.yaml: not YAML .*mend it$"),
-            ):
+        for text, said in (
+            ("a: [1", "not YAML .*mend it"),
+            ("a: \tb: c", "not YAML .*mend it"),
+            (b"a: \xff", r"cannot be read \(it is not UTF-8 text\); restore it"),
+        ):
+            with self.subTest(text), self.assertRaisesRegex(ConfigError, rf"^\S*config\.yaml: {said}$"):
                 self.read(text)
         with self.assertRaisesRegex(ConfigError, "no/config.yaml: no such file"):
             load_config(Path("no/config.yaml"))

@@ -96,7 +96,7 @@ class RawTest(unittest.TestCase):
         self.assertIn("cannot be read", self.refusal(b"\xff\xfe" + WHOLE.encode()))
         for path, said in (
             (self.raw.with_name("no.csv"), "no such file"),
-            (self.raw.parent, "cannot be read"),
+            (self.raw.parent, r"cannot be read \(Is a directory\)"),
         ):
             with self.subTest(said), self.assertRaisesRegex(RecordError, said):
                 read_samples(path)

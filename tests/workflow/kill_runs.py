@@ -1,12 +1,12 @@
 """Kills runs of the toy laboratory at random moments and looks at what the next plain run makes of it.
 
-    uv run python -m tests.workflow.kill_runs [--kills 110] [--seed 1]
+    uv run python -m tests.workflow.kill_runs [--kills 110] [--seed 1] [--pause FILE]
 
 Every other kill is of Snakemake's process alone, the rest of its whole process group, all with SIGKILL.
 Each run begins from a checkout that is stale in one of several ways. Counted are half records (files under
 a final name that are not whole), files that git does not know, processes that live on, runs that need more
 than a plain `snakemake all` to recover, and final bytes that differ from an undisturbed run's. By hand: it
-takes minutes. Exits with 1 when anything was counted.
+takes minutes. Exits with 1 when anything was counted. While FILE exists no further run is begun.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.workflow.check_crashes import half_made
 from tests.workflow.harness import Checkout, checkout, stop, wait_for
@@ -116,18 +117,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="kill_runs", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--kills", type=int, default=110)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pause", type=Path, help="wait while this file exists, between kills")
     args = parser.parse_args()
     order = random.Random(args.seed)
     kills = [
         Kill(number, STATES[number // 2 % len(STATES)], 0.9 * order.random(), group=number % 2 == 0)
         for number in range(args.kills)
     ]
+
+    def outcome(kill: Kill) -> Outcome:
+        while args.pause and args.pause.exists():
+            time.sleep(5)
+        return try_kill(kill, *ends[kill.state])
+
     with ThreadPoolExecutor(max_workers=2) as pool:
         ends = dict(zip(STATES, pool.map(undisturbed, STATES), strict=True))
-        found = list(pool.map(lambda kill: try_kill(kill, *ends[kill.state]), kills))
+        found = list(pool.map(outcome, kills))
     counted = Counter(words.split(":")[0] for one in found for words in one.faults)
+    alone = sum(one.landed for kill, one in zip(kills, found, strict=True) if not kill.group)
     print(
-        f"seed {args.seed}: {sum(one.landed for one in found)} kills of a living run, faults: {dict(counted)}"
+        f"seed {args.seed}: {sum(one.landed for one in found)} kills of a living run, {alone} of them of"
+        f" Snakemake alone, faults: {dict(counted)}"
     )
     return int(bool(counted))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from inference_lab.analysis.interval import Interval, excludes_one
 from inference_lab.errors import ConfigError, RecordError
+from inference_lab.records.files import read_text
 
 Row = Mapping[str, str]
 
@@ -40,11 +41,7 @@ def read_summary(path: Path) -> list[dict[str, str]]:
     Raises RecordError naming file, line and rule when the table is torn, a row stands twice, a number is
     none, or flags contradict the row.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read ({error}); {_AGAIN}") from None
-    return summary_rows(text, str(path))
+    return summary_rows(read_text(path, "rebuild it from raw"), str(path))
 
 
 def summary_rows(text: str, file: str) -> list[dict[str, str]]:

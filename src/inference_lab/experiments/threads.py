@@ -20,6 +20,7 @@ from typing import Any
 from inference_lab import attention, benchmark, environment
 from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import MeasurementRefused
+from inference_lab.experiments import spinner
 from inference_lab.experiments.decode_paths import check, inputs, path_of
 from inference_lab.records.record import Measurement
 
@@ -32,7 +33,7 @@ class Neighbour:
 
     def __init__(self, core: int) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "inference_lab.experiments.spinner", str(core), str(os.getpid())],
+            [sys.executable, "-m", spinner.__name__, str(core), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )

@@ -13,6 +13,7 @@ from jsonschema.validators import extend
 from yaml.constructor import ConstructorError
 
 from inference_lab.errors import ConfigError
+from inference_lab.records.files import unread
 
 SCHEMA_FILE = Path("workflow/schemas/config.schema.yaml")
 
@@ -44,7 +45,9 @@ def read_yaml(file: Path) -> Any:
         return yaml.load(file.read_text(encoding="utf-8"), _OnceLoader)
     except FileNotFoundError:
         raise ConfigError(f"{file}: no such file; run this in a checkout of the project") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {unread(error)}; restore it") from None
+    except yaml.YAMLError as error:
         raise ConfigError(f"{file}: not YAML ({' '.join(str(error).split())}); mend it") from None
 
 

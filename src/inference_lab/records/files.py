@@ -29,14 +29,29 @@ def sha256_value(value: object) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()
 
 
+def unread(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file gave no text, in words: no number of the system's and no offset."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    what = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+    return f"cannot be read ({what})"
+
+
+def read_text(path: Path, way_out: str) -> str:
+    """The text of a file. Raises RecordError that names the file, why it gave none, and the way out."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordError(f"{path}: {unread(error)}; {way_out}") from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises RecordError when it is missing, torn or no object."""
+    way_out = "restore it from git or remake it"
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecordError(f"{path}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: not readable JSON ({error}); restore it from git or remake it") from None
+        value = json.loads(read_text(path, way_out))
+    except ValueError as error:
+        raise RecordError(f"{path}: not readable JSON ({error}); {way_out}") from None
     if not isinstance(value, dict):
         raise RecordError(f"{path}: holds no JSON object; restore it from git or remake it")
     return value  # pyright: ignore[reportUnknownVariableType]

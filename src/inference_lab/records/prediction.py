@@ -11,6 +11,7 @@ import yaml
 
 from inference_lab.errors import ConfigError
 from inference_lab.records.config import check_schema, read_schema
+from inference_lab.records.files import unread
 
 SCHEMA_FILE = Path("workflow/schemas/prediction.schema.yaml")
 _EXCLUSIVE = (("value", "over"), ("value", "tolerance"), ("not_reached", "within"))
@@ -26,7 +27,7 @@ def load_prediction(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file; write and commit the prediction before measuring") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); restore it") from None
+        raise ConfigError(f"{path}: {unread(error)}; restore it") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
     check_schema(prediction, read_schema(SCHEMA_FILE), str(path))

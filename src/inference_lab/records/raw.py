@@ -11,6 +11,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from inference_lab.errors import RecordError
+from inference_lab.records.files import read_text
 
 CONTROL_KINDS = ("warmup", "probe", "replica")
 CONTROLS = "controls.csv"  # how the name of a file of controls ends
@@ -104,12 +105,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _table(path: Path) -> tuple[list[str], list[list[str]]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RecordError(f"{path}: no such file; measure first, or name the right one") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read ({error}); restore it or measure again") from None
+    text = read_text(path, "name the right one, restore it or measure again")
     if not text:
         raise RecordError(f"{path}: the file is empty; {_RESTORE}")
     if not text.endswith("\n"):

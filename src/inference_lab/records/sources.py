@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from packaging.requirements import Requirement
 
 from inference_lab.errors import ConfigError
-from inference_lab.records.files import sha256_file
+from inference_lab.records.files import sha256_file, unread
 
 PACKAGE = "inference_lab"
 SOURCE_ROOT = "src"
@@ -110,7 +110,9 @@ class Sources:
             lines: list[str] = project["tool"]["uv"]["constraint-dependencies"]
         except FileNotFoundError:
             raise ConfigError(f"{path}: no such file; run this in a checkout of the project") from None
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: {unread(error)}; restore it from git") from None
+        except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path}: not TOML ({error}); mend it or restore it from git") from None
         except KeyError:
             raise ConfigError(
@@ -199,7 +201,9 @@ def _parse(path: Path) -> ast.Module:
         return ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         raise ConfigError(f"{path} line {error.lineno}: not Python ({error.msg}); mend it") from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte, before Python 3.12
+    except OSError as error:
+        raise ConfigError(f"{path}: {unread(error)}; restore it from git") from None
+    except ValueError as error:  # a null byte, before Python 3.12
         raise ConfigError(f"{path}: not Python ({error}); mend it or restore it from git") from None
 
 

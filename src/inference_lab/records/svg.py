@@ -18,20 +18,19 @@ def source_text(source: Mapping[str, str]) -> str:
 def read_metadata(svg_text: str) -> dict[str, str]:
     """The `source` a figure was drawn with, as `source_text` wrote it.
 
-    Raises RecordError when the text is not SVG or does not name all of SOURCE_KEYS.
+    Raises RecordError, which the caller completes with the file, when the text is not SVG or does not name
+    all of SOURCE_KEYS.
     """
-    way_out = "delete the figure and ask for it again"
     try:
         element = ElementTree.fromstring(svg_text).find(f".//{_DC_SOURCE}")
-    except ElementTree.ParseError as error:
-        raise RecordError(f"a figure must be whole SVG, this one is not ({error}); {way_out}") from None
+    except ElementTree.ParseError:
+        raise RecordError("is no whole SVG") from None
     text = element.text if element is not None else None
     try:
         source = json.loads(text or "")
     except json.JSONDecodeError:
         source = None
     if not isinstance(source, dict) or any(not isinstance(source.get(key), str) for key in SOURCE_KEYS):
-        raise RecordError(
-            f"a figure must name {', '.join(SOURCE_KEYS)} in dc:source, this one says {text!r}; {way_out}"
-        )
+        says = "says nothing" if text is None else f"says {text[:80]!r}"
+        raise RecordError(f"is SVG that {says} in dc:source, where a figure names {', '.join(SOURCE_KEYS)}")
     return {key: source[key] for key in SOURCE_KEYS}
