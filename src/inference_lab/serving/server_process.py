@@ -115,8 +115,9 @@ def root(base_url: str) -> str:
 def refuse_dead(what: str, returncode: int | None, log: Path) -> None:
     """Raises MeasurementRefused with the end of the log when a process has an exit code."""
     if returncode is not None:
-        how = f"by signal {-returncode}" if returncode < 0 else f"with exit code {returncode}"
-        raise MeasurementRefused(f"{what} ended {how}; its log {log} ends with\n{log_tail(log)}")
+        number = -returncode if returncode < 0 else returncode - 128  # the guard's own end, or the command's
+        how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {returncode}"
+        raise MeasurementRefused(f"{what} {how}; its log {log} ends with\n{log_tail(log)}")
 
 
 def refuse_unknown(kind: str, settings: Mapping[str, Any], known: frozenset[str]) -> None:

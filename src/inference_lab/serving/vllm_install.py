@@ -4,7 +4,6 @@ Answers: is the vLLM that would be measured the pinned one, whole and unchanged?
 """
 
 import hashlib
-import json
 import os
 import re
 import subprocess
@@ -208,8 +207,3 @@ def _digest(site: Path) -> str:
         if path.suffix in (".py", ".so"):
             total.update(f"{path.relative_to(site).as_posix()} {sha256_file(path)}\n".encode())
     return total.hexdigest()
-
-
-def facts_as_json(environment: VllmEnvironment) -> str:
-    """The facts of an environment as JSON."""
-    return json.dumps(environment.facts, indent=1, sort_keys=True)
