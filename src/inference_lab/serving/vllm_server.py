@@ -58,7 +58,7 @@ def vllm_server(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
     command += ["--model", str(model), "--served-model-name", MODEL_NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
     began_s = time.monotonic()
-    with guarded(command, log, _variables(environment, settings)) as process:
+    with guarded(command, log, _variables(environment)) as process:
 
         def check() -> None:
             refuse_dead("the vLLM server", process.poll(), log)
@@ -110,12 +110,13 @@ def _arguments(settings: Mapping[str, Any]) -> list[str]:
     for name in _ARGUMENTS:
         if settings.get(name) is not None:
             words += [f"--{name.replace('_', '-')}", str(settings[name])]
+    words += ["--kv-cache-memory-bytes", str(round(settings.get("kv_cache_gib", 1) * 2**30))]
     if (caching := settings.get("enable_prefix_caching")) is not None:
         words.append("--enable-prefix-caching" if caching else "--no-enable-prefix-caching")
     return [*words, *map(str, settings.get("arguments", ()))]
 
 
-def _variables(environment: VllmEnvironment, settings: Mapping[str, Any]) -> dict[str, str]:
+def _variables(environment: VllmEnvironment) -> dict[str, str]:
     """The server's environment: offline, silent, one thread of arithmetic, its log on the monotonic clock."""
     logging = declared("logging.json")
     kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
@@ -123,7 +124,6 @@ def _variables(environment: VllmEnvironment, settings: Mapping[str, Any]) -> dic
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": str(settings.get("kv_cache_gib", 1)),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": "1",
         "VLLM_LOGGING_CONFIG_PATH": str(logging),
