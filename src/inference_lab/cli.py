@@ -39,6 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add.set_defaults(run=_figure)
     _stage(commands, "analyze", "set prediction beside result").set_defaults(run=_analyze)
     _stage(commands, "article", "write docs/experiments/ from the numbers").set_defaults(run=_article)
+    _stage(commands, "report", "write one report of several experiments").set_defaults(run=_report)
 
     add = commands.add_parser("load", help="load an OpenAI-compatible server and record every request")
     if words[:1] == ["load"]:  # no other command waits for what a load imports
@@ -195,6 +196,12 @@ def _article(args: argparse.Namespace) -> str:
     from inference_lab import stages
 
     return stages.derive(chain.article_step(args.experiment, args.section))
+
+
+def _report(args: argparse.Namespace) -> str:
+    from inference_lab import stages
+
+    return stages.derive(chain.report_step(args.experiment, **args.section))
 
 
 def _load(args: argparse.Namespace) -> int:

@@ -20,9 +20,9 @@ def explain(file: Path, walk: Chain) -> str:
     """
     step = _step_of(file, walk)
     if step is not None:
-        return "\n".join(
-            [*_made(step, walk), *_measured(step.experiment, walk), _rebuild(step.makes[0], step)]
-        )
+        about = walk.reports().get(step.experiment, [step.experiment])
+        behind = [line for name in about for line in _measured(name, walk)]
+        return "\n".join([*_made(step, walk), *behind, _rebuild(step.makes[0], step)])
     if manifest := _manifest_of(file):
         return "\n".join([f"{manifest.parent}: a record, not the current one", *_recorded(manifest, walk)])
     if file.is_dir():
@@ -41,9 +41,14 @@ def _manifest_of(file: Path) -> Path | None:
 def _step_of(file: Path, walk: Chain) -> Step | None:
     """The step of this checkout that makes the file or whose receipt it is."""
     here = (_manifest_of(file) or file).resolve()
-    steps = (step for experiment in walk.experiments for step in walk.steps(experiment))
+    steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
     return next(
-        (step for step in steps if here in map(Path.resolve, map(Path, chain.files_of([step])))), None
+        (
+            step
+            for step in (*steps, *walk.reports_of(walk.experiments))
+            if here in map(Path.resolve, map(Path, chain.files_of([step])))
+        ),
+        None,
     )
 
 

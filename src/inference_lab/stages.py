@@ -88,7 +88,7 @@ def measure(
 
     Refused before anything runs: pins that differ from what is installed; in the pipeline also tests
     that do not hold and a prediction file that is missing or invalid. A record that stood there is moved
-    to superseded/.
+    to superseded/. A measurement that found itself invalid is recorded there itself, and refused.
     """
     begun = begin(step, manifest_path, in_pipeline=in_pipeline)
     begun["tests"] = check_tests() if in_pipeline else _tests_if_current()
@@ -97,8 +97,16 @@ def measure(
         begun["started_at"] = _now()
         found = module.measure(step.section, report)
         manifest = end(step, begun, found)
+        valid, reasons = manifest["validity"]["valid"], "; ".join(manifest["validity"]["reasons"])
+        if not valid:  # it takes no place of a record that stands; Snakemake would undo that, too
+            manifest_path = store.place_beside(manifest_path, f"{manifest['started_at']}-invalid")
         files, rows = _beside(manifest_path, found.files), _beside(manifest_path, found.rows)
         moved = store.replace_record(manifest_path, files, rows, manifest)
+    if not valid:
+        raise MeasurementRefused(
+            f"{step.experiment}: invalid, because {reasons}; what was recorded until then is kept, marked, in"
+            f" {manifest_path.parent}"
+        )
     counted = ", ".join(f"{rows[name]} rows in {name}" for name in rows)
     kept = f"; the record before it is kept in {moved}" if moved else ""
     return f"{step.experiment}: {counted} and {manifest_path}{kept}"
@@ -233,12 +241,14 @@ def texts(step: Step) -> dict[str, str]:
         view = read_view(step.experiment, step.section, "analysis.md")
         made = stage_module("analysis.page").pages(view, Path(chain.prediction_file(step.experiment)))
         return dict(zip(step.makes, made, strict=True))
+    if step.stage == "report":
+        return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
     template, summary, verdicts, manifest = (Path(path) for path in step.reads)
     return {step.makes[0]: stage_module("analysis.article").render(template, summary, verdicts, manifest)}
 
 
 def derive(step: Step) -> str:
-    """What happened, in words, once a summary, figure, analysis or article and its receipt are in place.
+    """What happened, in words, once the files of a derived step and its receipt are in place.
 
     Raises MeasurementRefused when an installed version is not the one its receipt would name.
     """

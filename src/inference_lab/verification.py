@@ -55,6 +55,11 @@ def verify(walk: Chain, experiments: Sequence[str], before: Mapping[str, str]) -
         if not chain.is_load(experiment):
             found.append(_prediction(experiment))
         found += [finding for step in steps[1:] for finding in _derived(walk, step)]
+    for step in walk.reports_of(experiments):
+        if before.get(step.receipt) == _digest(step.receipt) and not walk.differences(step):
+            found.append(Finding(step.experiment, step.makes[0], "verified before"))
+        else:
+            found += _derived(walk, step)
     return found
 
 

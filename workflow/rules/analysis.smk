@@ -32,6 +32,23 @@ rule article:
         "exec inference-lab article {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
+# One report of all experiments that name it.
+rule report:
+    input:
+        inputs("report"),
+    output:
+        page=update("results/{experiment}/report.md"),
+        receipt=update("results/{experiment}/receipts/report.json"),
+    log:
+        "logs/{experiment}/report.log",
+    wildcard_constraints:
+        experiment=any_of(REPORTS),
+    params:
+        section=section("report"),
+    shell:
+        "exec inference-lab report {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
+
+
 # Every record checked and every derived file rebuilt in memory: what a fresh clone does first.
 rule verify:
     input:

@@ -34,6 +34,7 @@ TARGETS = {}
 for name, its in config["experiments"].items():
     if target := its.get("target", name if its["refresh"] == "manual" else None):
         TARGETS.setdefault(target, []).append(name)
+REPORTS = {e["judge"].get("report") for e in config["experiments"].values()} - {None}
 FIGURES = {
     name for e in config["experiments"].values() for name in e["judge"]["figures"]
 }
@@ -59,6 +60,7 @@ def results(experiments):
                 logger.info(unmeasured)
             else:
                 steps += walk().steps(experiment)
+        steps += walk().reports_of(experiments)
         return receipts.files_of(steps)
 
     return of

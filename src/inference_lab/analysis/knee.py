@@ -48,14 +48,14 @@ class Knee:
         )
 
 
-def measured_knee(evidence: Evidence, of: str, path: Cell, factor: float) -> Knee:
+def measured_knee(evidence: Evidence, of: str, rest: Cell, factor: float) -> Knee:
     """The knee of the column `of` over the varied axis, from every value whose double was measured too.
 
     Raises NoEvidence when there is no such pair, or a cell is flagged.
     """
     axis, values = evidence.axis, sorted(evidence.values)
     steps = [
-        Doubling(value, evidence.ratio(of, {**path, axis: 2 * value}, {**path, axis: value}))
+        Doubling(value, evidence.ratio(of, {**rest, axis: 2 * value}, {**rest, axis: value}))
         for value in values
         if 2 * value in values
     ]

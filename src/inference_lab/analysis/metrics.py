@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from inference_lab.analysis.runs import Run, peak_in_flight
+from inference_lab.analysis.runs import Run, Step, peak_in_flight
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.requests import STATUSES, RequestRecord
 
 Truth = Mapping[str, Any]  # one request as the server wrote it: received_ns, token_ns
-Step = Mapping[str, str]  # one row of raw.csv: a step of the server's engine
 
 
 @dataclass(frozen=True)

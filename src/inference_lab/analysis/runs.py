@@ -3,8 +3,9 @@
 Answers: who belongs to which run, where is its steady window? Times are integer ns of one clock.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -14,6 +15,7 @@ from inference_lab.records.record import Record
 from inference_lab.records.requests import RequestRecord
 
 Window = tuple[int, int]  # first and last arrival that count
+Step = Mapping[str, str]  # one row of raw.csv: a step of the server's engine
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Run:
     """One client's load from start to end: its sessions (more than one when it was resumed), its requests.
 
     `attempts` are all records of it, `requests` the last attempt of each request by arrival, `truth` what
-    the server wrote of each. `note` says why there was no steady window.
+    the server wrote of each, `server` the lines of its /metrics and `steps` those of its engine that name
+    this load. `note` says why there was no steady window.
     """
 
     sessions: Sequence[Mapping[str, Any]]
@@ -30,6 +33,8 @@ class Run:
     window: Window | None
     note: str
     truth: Mapping[str, Mapping[str, Any]]
+    server: Sequence[Mapping[str, Any]] = ()
+    steps: Sequence[Step] = ()
 
     @property
     def cell(self) -> dict[str, str]:
@@ -63,7 +68,8 @@ class Run:
 def runs_of(record: Record, *, steady: bool) -> list[Run]:
     """Every run of a record in the order of its sessions; measured in their steady windows, or whole.
 
-    Raises RecordError for a request that no session of the manifest made.
+    A run that only warmed a server up is recorded and measured nowhere. Raises RecordError for a request
+    that no session of the manifest made.
     """
     sessions: dict[str, list[Mapping[str, Any]]] = {}
     for session in record.manifest["sessions"]:
@@ -75,7 +81,19 @@ def runs_of(record: Record, *, steady: bool) -> list[Run]:
             raise RecordError(f"request {request.request_id} is of no session that its manifest names")
         made[name].append(request)
     truth = {line["request_id"]: line for line in record.truth}
-    return [_run(sessions[name], attempts, truth, steady=steady) for name, attempts in made.items()]
+    lines, steps = _by_load(record.server), _by_load(record.rows)
+    return [
+        replace(_run(sessions[name], attempts, truth, steady=steady), server=lines[name], steps=steps[name])
+        for name, attempts in made.items()
+        if not sessions[name][0].get("warmup")
+    ]
+
+
+def _by_load(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, list[Mapping[str, Any]]]:
+    found: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row.get("load", "")].append(row)
+    return found
 
 
 def _run(

@@ -24,6 +24,7 @@ from inference_lab.analysis.metrics import (
 )
 from inference_lab.analysis.rows import CODES, SEPARATOR
 from inference_lab.analysis.runs import Run, peak_in_flight, runs_of
+from inference_lab.analysis.server_side import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
 from inference_lab.records.record import Calibration, Record, csv_text
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -32,7 +33,7 @@ COLUMNS = (
     *("metric", "unit", "formula", "n", "value", "median", "median_lo", "median_hi"),
     *("mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms", "flags", "advice"),
 )
-_COUNTED = ("requests", "attempts")  # units of what no lateness of the client can move
+_COUNTED = ("requests", "attempts", "tokens", "steps")  # units of what no lateness of the client can move
 Row = dict[str, str]
 
 
@@ -48,7 +49,7 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     keys = list(dict.fromkeys(key for cell in cells for key, _ in cell))
     of_all = list(of_record(record, {"max_others_cpu": math.inf, **judge}))
     rows: list[Row] = []
-    for cell, runs in cells.items():
+    for cell, runs in sorted(cells.items(), key=lambda item: _place(dict(item[0]), record)):
         flags = [*of_all, *_limited(runs, judge.get("max_client_lag_ms", math.inf))]
         for row in _rows(dict(cell), runs, record, judge):
             counted = row["unit"] in _COUNTED
@@ -60,16 +61,30 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     return csv_text([*keys, *COLUMNS], rows)
 
 
+def _place(cell: Mapping[str, str], record: Record) -> list[int]:
+    """Where a cell stands: in the order in which the varied values were declared."""
+    vary: Mapping[str, Sequence[Any]] = record.manifest["conditions"].get("vary", {})
+    return [
+        [str(value) for value in values].index(cell[axis]) for axis, values in vary.items() if axis in cell
+    ]
+
+
 def _rows(
     cell: Mapping[str, str], runs: Sequence[Run], record: Record, judge: Mapping[str, Any]
 ) -> Iterator[Row]:
-    for metric in (*TIMES, *AGAINST_TRUTH):
+    for metric in (*TIMES, *AGAINST_TRUTH, *STEPS):
         if values := [value for run in runs for value in metric.values(run)]:
             yield {**_named(metric), **_of_times(values)}
-    for metric in (*OF_RUN, goodput(judge.get("slo") or {})):
+    for metric in (*OF_RUN, goodput(judge.get("slo") or {}), *OF_SERVER):
         if found := [value for run in runs if (value := metric.of(run)) is not None]:
             notes = [run.note for run in runs if run.note] if metric.name == "measured" else []
             yield {**_named(metric), **_of_runs(found), "advice": SEPARATOR.join(dict.fromkeys(notes))}
+    for metric in OF_CACHE:
+        if values := metric.values(record, runs):
+            yield {**_named(metric), **_of_runs(values)}
+    for metric in OF_FRESH:
+        if values := metric.values(runs):
+            yield {**_named(metric), **_of_runs(values)}
     steps = [row for row in record.rows if all(row[key] == value for key, value in cell.items())]
     for metric in OF_CELL:
         if (value := metric.of(runs, steps)) is not None:

@@ -86,6 +86,12 @@ def _with_path(claim: Claim) -> dict[str, Any]:
     return cells
 
 
+def _rest(claim: Claim) -> Cell:
+    """What the cells of a claim over the whole axis have in common beside it."""
+    path: Cell = {"path": claim["path"]} if "path" in claim else {}
+    return {**path, **claim.get("at", {})}
+
+
 def _less_pairs(claim: Claim) -> list[tuple[Cell, Cell]]:
     """The pairs of cells of which a claim says that the first is less."""
     if claim["kind"] == "order":
@@ -156,8 +162,8 @@ def _slope(claim: Claim, evidence: Evidence) -> Finding:
             f"{evidence.place}: claim {claim['id']} needs a varied axis; the experiment has none"
         )
     start, end = claim.get("from", min(evidence.values)), claim.get("to", max(evidence.values))
-    path: Cell = {"path": claim["path"]} if "path" in claim else {}
-    ratio = evidence.ratio(claim["of"], {**path, evidence.axis: end}, {**path, evidence.axis: start})
+    rest = _rest(claim)
+    ratio = evidence.ratio(claim["of"], {**rest, evidence.axis: end}, {**rest, evidence.axis: start})
     apart = (Decimal(end) / Decimal(start)).ln()
 
     def power(ratio: float) -> float:  # Decimal.ln is rounded correctly, the same on every machine
@@ -176,8 +182,7 @@ def _knee(claim: Claim, evidence: Evidence) -> Finding:
     factor = evidence.view.judge.get("knee_factor")
     if factor is None:
         raise ConfigError(f"{evidence.place}: claim {claim['id']} needs knee_factor under judge; declare it")
-    path: Cell = {"path": claim["path"]} if "path" in claim else {}
-    knee = measured_knee(evidence, claim.get("of", "positions_per_s"), path, factor)
+    knee = measured_knee(evidence, claim.get("of", "positions_per_s"), _rest(claim), factor)
     low, high = claim.get("within", (math.inf, math.inf))  # not_reached: beyond everything measured
     if knee.lo is not None and knee.hi is not None:
         verdict = _VERDICT[within([(knee.lo, knee.hi)], low, high)]

@@ -1,6 +1,6 @@
 """The chain of recorded results: what each stage reads and makes, and whether its receipt still holds.
 
-    sources + pins + section -> tests -> measure -> summary -> figure, analysis -> article
+    sources + pins + section -> tests -> measure -> summary -> figure, analysis -> article, report
 
 Answers: is this result current, and if not, why? Decides by digests alone; times never count. Knows no
 statistics and no Snakemake. Every path is relative to the checkout, which is the working directory.
@@ -107,6 +107,7 @@ def measure_step(experiment: str, section: Mapping[str, Any]) -> Step:
         ("load",) if load else ("measure", experiment),
         f"{folder(experiment)}/manifest.json",
         makes=_raw(experiment),
+        reads=(section["environment"],) if "environment" in section else (),
         modules=("serving.load_command" if load else f"experiments.{section['by']}",),
         section=section,
     )
@@ -176,6 +177,32 @@ def article_step(experiment: str, section: Mapping[str, Any]) -> Step:
         ),
         modules=("analysis.article",),
         section=section,
+    )
+
+
+def report_step(name: str, experiments: Sequence[Mapping[str, Any]], unmeasured: Sequence[str]) -> Step:
+    """The step that writes one report of several experiments from what was found in each of them.
+
+    `experiments` holds an {experiment, figures} for each that it is about.
+    """
+    at = folder(name)
+    files = ("summary.csv", "verdicts.csv", "manifest.json")
+    return Step(
+        "report",
+        name,
+        ("report", name),
+        f"{at}/receipts/report.json",
+        makes=(f"{at}/report.md",),
+        reads=tuple(
+            path
+            for about in experiments
+            for path in (
+                *(f"{folder(about['experiment'])}/{file}" for file in files),
+                prediction_file(about["experiment"]),
+            )
+        ),
+        modules=("analysis.report_page",),
+        section={"experiments": list(experiments), "unmeasured": list(unmeasured)},
     )
 
 
@@ -292,6 +319,11 @@ class Chain:
             return tests_step()
         if stage == "verify":
             return self.verify_step()
+        if stage == "report" and (members := self.reports().get(experiment)):
+            ready = [name for name in members if not self.waits_to_be_asked(name)]
+            figures = {name: list(self.experiments[name]["judge"]["figures"]) for name in ready}
+            about = [{"experiment": name, "figures": figures[name]} for name in ready]
+            return report_step(experiment, about, [name for name in members if name not in ready])
         if experiment not in self.experiments:
             known = ", ".join(self.experiments)
             raise ConfigError(f"no experiment {experiment!r} in the config; it has {known}")
@@ -316,9 +348,23 @@ class Chain:
             return [*first, *figures]
         return [*first, *figures, self.step("analysis", experiment), *article]
 
+    def reports(self) -> dict[str, list[str]]:
+        """The experiments that each report is about, by its name: `judge.report` of each of them."""
+        found: dict[str, list[str]] = {}
+        for experiment, its in self.experiments.items():
+            if name := its["judge"].get("report"):
+                found.setdefault(name, []).append(experiment)
+        return found
+
+    def reports_of(self, experiments: Iterable[str]) -> list[Step]:
+        """The step of each report about one of these experiments that is measured or asked for."""
+        ready = {name for name in experiments if not self.waits_to_be_asked(name)}
+        return [self.step("report", name) for name, about in self.reports().items() if ready & set(about)]
+
     def verify_step(self) -> Step:
         """The step that rebuilds what is recorded and compares; it reads the receipts of every record."""
         steps = [step for experiment in self.verified() for step in self.steps(experiment)]
+        steps += self.reports_of(self.verified())
         reads = tuple(step.receipt for step in steps)
         return Step("verify", "", ("verify",), VERIFIED_RECEIPT, makes=(), reads=reads)
 
@@ -361,7 +407,10 @@ class Chain:
         if step.stage == "verify":
             made = set(step.reads)
             every = [other for experiment in self.experiments for other in self.steps(experiment)]
+            every += self.reports_of(self.experiments)
             return [other for other in every if other.receipt in made]
+        if step.stage == "report":
+            return [self.step("analysis", about["experiment"]) for about in step.section["experiments"]]
         earlier = {"summary": "measure", "figure": "summary", "analysis": "summary", "article": "analysis"}
         before = [self.step(earlier[step.stage], step.experiment)] if step.stage in earlier else []
         if step.stage == "summary" and "calibration" in step.section:
@@ -408,6 +457,8 @@ class Chain:
 
         Such a checkout can derive everything from the record and measure nothing.
         """
+        if about := self.reports().get(experiment):
+            return any(map(self.read_only, about))
         step = self.step("measure", experiment)
         return Path(step.receipt).exists() and not all(map(has_module, step.modules))
 

@@ -23,8 +23,8 @@ class Record:
     """One measurement as recorded: its manifest, its formal samples, its controls.
 
     A record of another kind than `timing` has no samples; its raw.csv is in `rows`, as text. One of kind
-    `serving` has what the client saw in `requests`, what the server wrote of them in `truth`, and the
-    server's steps in `rows`.
+    `serving` has what the client saw in `requests`, what the server wrote of them in `truth`, the
+    server's steps in `rows`, and what stood on its /metrics in `server`.
     """
 
     experiment: str
@@ -34,6 +34,7 @@ class Record:
     rows: Sequence[Mapping[str, str]] = ()
     requests: Sequence[RequestRecord] = ()
     truth: Sequence[Mapping[str, Any]] = ()
+    server: Sequence[Mapping[str, Any]] = ()
     calibration: Calibration | None = None
 
 

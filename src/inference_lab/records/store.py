@@ -65,10 +65,10 @@ def load_record(manifest_path: Path) -> Record:
                 f" {ways_out(manifest_path)}"
             )
         parts.setdefault(part, []).extend(found)
-    samples, controls, rows, requests, truth = (
-        parts.get(name, []) for name in ("samples", "controls", "rows", "requests", "truth")
+    samples, controls, rows, requests, truth, server = (
+        parts.get(name, []) for name in ("samples", "controls", "rows", "requests", "truth", "server")
     )
-    return Record(manifest["experiment"], manifest, samples, controls, rows, requests, truth)
+    return Record(manifest["experiment"], manifest, samples, controls, rows, requests, truth, server)
 
 
 def _part(file: Path, kind: str) -> tuple[str, Sequence[Any]]:
@@ -78,7 +78,7 @@ def _part(file: Path, kind: str) -> tuple[str, Sequence[Any]]:
     if file.name == "requests.jsonl":
         return "requests", read_requests(file)[0]
     if file.suffix == ".jsonl":
-        return "truth", read_lines(file)
+        return file.stem, read_lines(file)  # truth or server
     return ("samples", read_samples(file)) if kind == "timing" else ("rows", read_rows(file))
 
 
@@ -147,6 +147,11 @@ def set_aside(manifest_path: Path, files: Sequence[str]) -> Path | None:
             path.replace(target / path.name)
             sync_folder(at)
     return target
+
+
+def place_beside(manifest_path: Path, name: str) -> Path:
+    """Where a record is kept that does not take the place of the one there: superseded/<name>/."""
+    return _unused(manifest_path.parent / "superseded" / name.replace(":", "")) / manifest_path.name
 
 
 def _unused(folder: Path) -> Path:

@@ -1,0 +1,132 @@
+"""What client, server and engine each say over the varied axis of a served system, as small multiples.
+
+Answers: what grows, what stays, and do both sides tell the same story?
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+
+from inference_lab.analysis.rows import Row, bounds, number
+from inference_lab.errors import RecordError
+from inference_lab.figures.style import ALARM, MARKS, SMALL, Line, Mark, page, scale, styled, svg
+from inference_lab.records.record import View
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A column of a metric, and as whose word it is drawn (a key of WHOSE)."""
+
+    whose: str
+    metric: str
+    column: str = "median"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """What is drawn over one vertical axis; `log` as in `style.scale`."""
+
+    label: str
+    series: tuple[Series, ...]
+    log: bool | None = False
+
+
+WHOSE: dict[str, Mark] = dict(
+    zip(
+        ("client: P50 or median", "client: P95 or most in flight", "server: mean",
+         "server: most waiting in a scrape",
+         "engine: mean or P50 of its steps", "engine: most or P95 of its steps"),
+        MARKS,
+        strict=True,
+    )
+)  # fmt: skip
+_MID, _HIGH, _SERVER, _SCRAPED, _STEPS, _MOST = WHOSE
+PANELS = (
+    Panel("TTFT\nms", (Series(_MID, "ttft", "p50_ms"), Series(_HIGH, "ttft", "p95_ms"),
+                       Series(_SERVER, "server_ttft_mean")), log=None),
+    Panel("ITL\nms", (Series(_MID, "itl", "p50_ms"), Series(_HIGH, "itl", "p95_ms"),
+                      Series(_SERVER, "server_itl_mean")), log=None),
+    Panel("output\ntokens/s", (Series(_MID, "output_tokens_per_s"),)),
+    Panel("goodput\nrequests/s", (Series(_MID, "goodput_per_s"),)),
+    Panel("queue of\nserver, ms", (Series(_SERVER, "server_queue_mean"),)),
+    Panel("requests", (Series(_HIGH, "peak_in_flight"),
+                       Series(_SCRAPED, "peak_waiting"),
+                       Series(_STEPS, "mean_step_batch", "value"),
+                       Series(_MOST, "peak_step_batch", "value"))),
+    Panel("prefill\ntokens/step", (Series(_STEPS, "step_prefill_tokens_mean"),
+                                   Series(_MOST, "step_prefill_tokens_peak"))),
+    Panel("step\nms", (Series(_STEPS, "step", "p50_ms"), Series(_MOST, "step", "p95_ms")), log=None),
+)  # fmt: skip
+CACHE = (
+    Panel("KV cache\ntokens", (Series(_SERVER, "kv_cache_tokens", "value"),
+                               Series(_MID, "kv_capacity_tokens", "value"))),
+)  # fmt: skip
+_CACHE_WHOSE = {"said by the server": WHOSE[_SERVER], "by the capacity formula": WHOSE[_MID]}
+_TALL = 86
+
+Cells = Mapping[tuple[str, str], Row]  # by metric and value of the axis
+
+
+@styled()
+def draw(view: View) -> str:
+    """SVG: a panel a quantity, a column a value of the axis, a mark for whose word it is.
+
+    Raises RecordError when the summary has no column of the varied axis.
+    """
+    vary: Mapping[str, Sequence[object]] = view.record.manifest["conditions"]["vary"]
+    axis, values = next(iter(vary.items()))
+    if axis not in view.summary[0]:
+        raise RecordError(f"{view.record.experiment}: summary.csv has no column {axis}; draw a sweep")
+    cells = {(row["metric"], row[axis]): row for row in view.summary}
+    columns = [str(value) for value in values]
+    asked = CACHE if axis == "kv_cache_gib" else PANELS
+    shown = [panel for panel in asked if any((s.metric, c) in cells for s in panel.series for c in columns)]
+    if not shown:
+        raise RecordError(f"{view.record.experiment}: summary.csv has nothing to draw over {axis}")
+    named = {series.whose for panel in shown for series in panel.series}
+    legend = _CACHE_WHOSE if asked is CACHE else {name: mark for name, mark in WHOSE.items() if name in named}
+    head = (
+        "Times over all requests, tokens or steps of a value; other numbers: median over its loads."
+        " Bars: 95% interval; an end that n cannot bound is left open."
+    )
+    codes = dict.fromkeys(code for row in view.summary for code in row["flags"].split())
+    foot = [Line(_conditions(view, axis))]
+    foot += [Line(f"⚑ flagged, no claim is made: {', '.join(codes)}", SMALL, ALARM, "bold")] * bool(codes)
+    figure, panels = page(
+        view, legend, [_TALL] * len(shown), f"what client, server and engine say, over {axis}", head, *foot
+    )
+    for at, what in zip(panels, shown, strict=True):
+        _draw(at, what, cells, columns)
+        at.set_xticks(range(len(columns)), columns if at is panels[-1] else [""] * len(columns))
+        at.set_xlim(-0.5, len(columns) - 0.5)
+    panels[-1].set_xlabel(axis)
+    return svg(figure, view)
+
+
+def _conditions(view: View, axis: str) -> str:
+    conditions = view.record.manifest["conditions"]
+    says = [f"{name} {value}" for name, value in conditions["fixed"].items() if name not in (axis, "seed")]
+    return f"{conditions['server']['kind']} server; {', '.join(says)}; {conditions['rounds']} loads a server."
+
+
+def _draw(panel: Axes, what: Panel, cells: Cells, columns: Sequence[str]) -> None:
+    seen: list[float] = []
+    for place, series in enumerate(what.series):
+        mark, xs, ys = WHOSE[series.whose], list[float](), list[float]()
+        for at, value in enumerate(columns):
+            row = cells.get((series.metric, value))
+            where = f"{series.metric} at {value}"
+            if row is None or (y := number(row, series.column, where)) is None:
+                continue
+            x = at + 0.16 * (place - (len(what.series) - 1) / 2)
+            lo, hi = (y if end is None else end for end in bounds(row, series.column, where))
+            panel.plot([x, x], [lo, hi], color=mark.color, linewidth=1.4)
+            _point(panel, mark, x, y, f"{series.metric}-{series.column}-{value}")
+            xs, ys, seen = [*xs, x], [*ys, y], [*seen, y, lo, hi]
+        panel.plot(xs, ys, color=mark.color, linestyle=mark.line, linewidth=0.8, alpha=0.7)
+    scale(panel, [*seen, *([1.0] if what.log is False else [])], what.label, log=what.log)
+
+
+def _point(panel: Axes, mark: Mark, x: float, y: float, gid: str) -> None:
+    panel.plot([x], [y], mark.marker, color=mark.color, markersize=4.5, gid=gid)
