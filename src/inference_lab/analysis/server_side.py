@@ -224,7 +224,7 @@ def _capacity(settings: Mapping[str, Any], facts: Mapping[str, Any]) -> int | No
     if not (gib and block and dtype in BYTES_PER_ELEMENT and "num_layers" in model):
         return None
     shape = KVShape(model["num_layers"], model["num_kv_heads"], model["hidden_size"] // model["num_heads"])
-    return Capacity(gib * GIB, shape.bytes_per_token(dtype), block).tokens
+    return Capacity(round(gib * GIB), shape.bytes_per_token(dtype), block).tokens
 
 
 OF_CACHE = (
