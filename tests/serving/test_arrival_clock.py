@@ -41,7 +41,9 @@ class TestArrivalClock(unittest.TestCase):
 
     def read(self, stamp: list[tuple[int, int, bytes]]) -> int | None:
         """What the clock says of a stamp read now."""
-        return self.clock.arrival_ns(stamp, self.clocks.monotonic_ns())
+        read_ns = self.clocks.monotonic_ns()
+        self.clock.compare()
+        return self.clock.arrival_ns(stamp, read_ns)
 
     def arrive(self) -> tuple[int, list[tuple[int, int, bytes]]]:
         """(time, stamp) of a packet that arrives now."""

@@ -3,10 +3,12 @@
 import json
 import unittest
 from typing import Any
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from inference_lab.serving import exchange as exchange_module
 from inference_lab.serving.exchange import DONE, Exchange
 from tests.serving.support import record_of
 
@@ -50,6 +52,8 @@ def odd_object(*keys: str, **strategies: st.SearchStrategy[Any]) -> st.SearchStr
 
 
 _CHOICE = odd_object("text", "finish_reason", "token_ids", delta=_ODD | odd_object("role", "content"))
+_TEXT = st.sampled_from(["", " t", "x", "xx", "é", 'a"', "\\", "\n", '"content":"y"', "\x7f"]) | st.text()
+_REAL = st.sampled_from([chunk()["choices"][0], delta(content="")["choices"][0]])
 _USAGE = odd_object("completion_tokens", "prompt_tokens")
 _ANYTHING = _ODD | odd_object("error", choices=_ODD | st.lists(_CHOICE | _ODD), usage=_ODD | _USAGE)
 
@@ -123,6 +127,40 @@ class TestTokens(unittest.TestCase):
         record = record_of(made)
         self.assertEqual((record.first_token_ns, record.token_times_ns), (500, (500,)))
         self.assertEqual((record.user_stamped_chunks, record.max_read_lag_ns), ((0,), 7))
+
+
+class TestAlike(unittest.TestCase):
+    """Payloads that differ in their text alone are parsed once."""
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(
+        st.lists(_CHOICE | _REAL, min_size=1, max_size=3),
+        st.lists(st.tuples(st.integers(0, 2), _TEXT, st.booleans(), st.binary(max_size=3)), max_size=12),
+    )
+    def test_same_as_parsing_every_one(
+        self, shapes: list[dict[str, Any]], said: list[tuple[int, str, bool, bytes]]
+    ) -> None:
+        """Whatever chunks and texts, escapes and broken bytes come, the record is that of parsing all."""
+        payloads: list[bytes] = []
+        for which, text, is_ascii, noise in said:
+            choice = dict(shapes[which % len(shapes)])
+            if isinstance(choice.get("delta"), dict):
+                choice["delta"] = choice["delta"] | {"content": text}
+            else:
+                choice["text"] = text
+            written = json.dumps({"choices": [choice]}, ensure_ascii=is_ascii).encode()
+            payloads += [written, written.replace(b"x", noise)]
+        with mock.patch.object(exchange_module._Alike, "of", return_value=None):  # pyright: ignore[reportPrivateUsage]
+            parsed = record_of(exchange(*payloads))
+        self.assertEqual(record_of(exchange(*payloads)), parsed)
+
+    def test_texts_are_not_parsed(self) -> None:
+        """Of a hundred chunks with other texts, empty ones among them, a few are parsed."""
+        said = [chunk("" if number % 3 else f"t{number}") for number in range(100)]
+        with mock.patch.object(exchange_module, "_parse", wraps=exchange_module._parse) as parse:  # pyright: ignore[reportPrivateUsage]
+            record = record_of(exchange(*said, END, usage(101)))
+        self.assertEqual((record.output_tokens, record.status), (101, "ok"))
+        self.assertLess(parse.call_count, 8)
 
 
 class TestStatus(unittest.TestCase):

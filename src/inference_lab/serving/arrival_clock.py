@@ -2,7 +2,7 @@
 
 `SO_TIMESTAMPNS` gives the arrival on the wall clock (CLOCK_REALTIME) to a few µs, however late the
 process comes to read. The wall clock can be stepped (some virtual machines do it ten times a second,
-by 0.5 ms), so every read compares both clocks.
+by 0.5 ms), so both clocks are compared after every round of reads.
 """
 
 import socket
@@ -17,11 +17,13 @@ _FORGET_NS = 1_000_000_000  # no bytes lie unread for longer than that
 _STEP_NS = 50_000  # slewing moves both clocks alike; only a step changes their distance
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if sys.platform != "win32" else 0
 
+Ancillary = tuple[int, int, bytes]
+
 
 class ArrivalClock:
     """Converts kernel stamps; says `None` when a stamp cannot be trusted.
 
-    A step of the wall clock is noticed at the first read after it, so it happened between two reads. A
+    A step of the wall clock is noticed at the first comparison after it, so it happened between two of them. A
     stamp is trusted when only one of the two offsets, before and after the step, gives it a time that
     can be.
     """
@@ -68,12 +70,18 @@ class ArrivalClock:
             except OSError:
                 self.kernel = False
 
-    def arrival_ns(self, ancillary: Sequence[tuple[int, int, bytes]], read_ns: int) -> int | None:
-        """When the bytes read at `read_ns` arrived, on the monotonic clock; `None` if unknown."""
-        drift = read_ns - self._wall_ns() - self.offset_ns
-        if drift > _STEP_NS or drift < -_STEP_NS:
+    def compare(self) -> None:
+        """Look whether the wall clock was stepped: after reads, before their stamps are converted."""
+        now_ns = self._monotonic_ns()
+        if abs(now_ns - self._wall_ns() - self.offset_ns) > _STEP_NS:
             self._look_for_step()
-        self._compared_ns = read_ns
+        self._compared_ns = now_ns
+
+    def arrival_ns(self, ancillary: Sequence[Ancillary], read_ns: int) -> int | None:
+        """When the bytes read at `read_ns` arrived, on the monotonic clock; `None` if unknown.
+
+        The clocks must have been compared since that read.
+        """
         if not ancillary:
             return None
         seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])

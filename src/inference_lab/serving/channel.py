@@ -6,15 +6,18 @@ stamp, and a write goes out at the call and not at the end of a loop turn. TLS n
 
 import asyncio
 import contextlib
+import selectors
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
-from inference_lab.serving.arrival_clock import ANCILLARY_BYTES, ArrivalClock
+from inference_lab.serving.arrival_clock import ANCILLARY_BYTES, Ancillary, ArrivalClock
 
 _READ_BYTES = 1 << 16
+_SLICE_NS = 200_000  # of interpreting, before timers and requests to be sent have their turn
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 
 Received = Callable[[bytes, int, int | None], None]
@@ -23,75 +26,141 @@ Lost = Callable[[str], None]
 """Takes "closed" (the peer ended its side) or the error that broke the connection."""
 
 
+class Inbox:
+    """Reads the channels of one event loop: first all that have bytes, each stamped, then what they mean.
+
+    So the time of a read never waits for the interpretation of another. One selector for all channels:
+    a turn of the event loop costs the same however many are ready.
+    """
+
+    def __init__(self, clock: ArrivalClock) -> None:
+        self.clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._selector = selectors.DefaultSelector()
+        self._unread: deque[tuple[Channel, bytes, int, int | None]] = deque()
+        self._again: asyncio.Handle | None = None
+        self._loop.add_reader(self._selector.fileno(), self._turn)
+
+    def add(self, sock: socket.socket, channel: "Channel") -> None:
+        """Read this socket for this channel from now on."""
+        self._selector.register(sock, selectors.EVENT_READ, channel)
+
+    def discard(self, sock: socket.socket) -> None:
+        """Read it no more."""
+        if sock in self._selector.get_map():
+            self._selector.unregister(sock)
+
+    def read(self) -> None:
+        """Read and stamp now what has arrived; what it means is seen to in the next turn."""
+        self._read()
+        if self._unread and self._again is None:
+            self._again = self._loop.call_soon(self._turn)
+
+    def _read(self) -> None:
+        clock, is_kernel = self.clock, self.clock.kernel
+        read: list[tuple[Channel, bytes, Sequence[Ancillary], int]] = []
+        for key, _ in self._selector.select(0):
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            ancillary: Sequence[Ancillary] = ()
+            try:
+                if is_kernel:
+                    data, ancillary, _, _ = sock.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+                else:
+                    data = sock.recv(_READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError as error:
+                key.data.end_reason = error.strerror or str(error)
+                data = b""
+            if not data:
+                self._selector.unregister(sock)
+            read.append((key.data, data, ancillary, monotonic_ns()))
+        if is_kernel:
+            clock.compare()
+        for channel, data, ancillary, read_ns in read:
+            arrival_ns = clock.arrival_ns(ancillary, read_ns)
+            lag_ns = None if arrival_ns is None else read_ns - arrival_ns
+            self._unread.append((channel, data, arrival_ns or read_ns, lag_ns))
+
+    def _turn(self) -> None:
+        """Read, then interpret for as long as nothing else in this event loop is kept waiting."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._read()
+        unread = self._unread
+        until_ns = monotonic_ns() + _SLICE_NS
+        while unread:
+            channel, data, at_ns, lag_ns = unread.popleft()
+            channel.take(data, at_ns, lag_ns)
+            if monotonic_ns() > until_ns and unread:
+                self._again = self._loop.call_soon(self._turn)
+                return
+
+    def close(self) -> None:
+        """Read nothing more."""
+        if self._again is not None:
+            self._again.cancel()
+        self._loop.remove_reader(self._selector.fileno())
+        self._selector.close()
+
+
 class Channel:
     """A connected plain socket. After `lost` was called, or `close`, nothing is called any more."""
 
-    __slots__ = ("_clock", "_fd", "_loop", "_lost", "_pending", "_received", "_sent", "_sock")
+    __slots__ = ("_inbox", "_is_open", "_lost", "_pending", "_received", "_sent", "_sock", "end_reason")
 
-    def __init__(self, sock: socket.socket, clock: ArrivalClock, received: Received, lost: Lost) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, sock: socket.socket, inbox: Inbox, received: Received, lost: Lost) -> None:
         self._sock = sock
-        self._fd = sock.fileno()
-        self._clock = clock
+        self._inbox = inbox
         self._received = received
         self._lost = lost
         self._pending = memoryview(b"")
         self._sent: Callable[[int], None] | None = None
-        self._loop.add_reader(self._fd, self._read)
+        self._is_open = True
+        self.end_reason = "closed"
+        inbox.add(sock, self)
 
-    def _read(self) -> None:
-        clock = self._clock
-        try:
-            if clock.kernel:
-                data, ancillary, _, _ = self._sock.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+    def take(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
+        """Hand on what was read; no bytes are the end."""
+        if self._is_open:
+            if data:
+                self._received(data, at_ns, lag_ns)
             else:
-                data, ancillary = self._sock.recv(_READ_BYTES), ()
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._end(error.strerror or str(error))
-            return
-        read_ns = monotonic_ns()
-        if not data:
-            self._end("closed")
-            return
-        arrival_ns = clock.arrival_ns(ancillary, read_ns) if clock.kernel else None
-        if arrival_ns is None:
-            self._received(data, read_ns, None)
-        else:
-            self._received(data, arrival_ns, read_ns - arrival_ns)
+                self._end(self.end_reason)
 
     def send(self, data: bytes, sent: Callable[[int], None] | None = None) -> None:
         """Write now what the kernel takes, the rest when it can; `sent` hears when the last went."""
-        if self._fd < 0:
+        if not self._is_open:
             return
         self._sent = sent
         if self._pending:
             self._pending = memoryview(bytes(self._pending) + data)
             return
-        self._pending = memoryview(data)
-        self._write()
-        if self._pending and self._fd >= 0:
-            self._loop.add_writer(self._fd, self._write_more)
+        self._write(memoryview(data))
+        if self._pending and self._is_open:
+            asyncio.get_running_loop().add_writer(self._sock, self._write_more)
 
-    def _write(self) -> None:
+    def _write(self, data: memoryview) -> None:
         # Stamped before the call: waking the peer may cost this process the core before it returns.
         sent_ns = monotonic_ns()
         try:
-            self._pending = self._pending[self._sock.send(self._pending) :]
+            count = self._sock.send(data)
         except (BlockingIOError, InterruptedError):
-            return
+            count = 0
         except OSError as error:
             self._end(error.strerror or str(error))
             return
+        self._pending = data[count:]
         if not self._pending and self._sent is not None:
             sent, self._sent = self._sent, None
             sent(sent_ns)
 
     def _write_more(self) -> None:
-        self._write()
-        if not self._pending and self._fd >= 0:
-            self._loop.remove_writer(self._fd)
+        self._write(self._pending)
+        if not self._pending and self._is_open:
+            asyncio.get_running_loop().remove_writer(self._sock)
 
     def _end(self, reason: str) -> None:
         self.close()
@@ -99,11 +168,12 @@ class Channel:
 
     def close(self, *, reset: bool = False) -> None:
         """End the connection, with RST instead of FIN if asked."""
-        if self._fd < 0:
+        if not self._is_open:
             return
-        self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
-        self._fd = -1
+        self._is_open = False
+        self._inbox.discard(self._sock)
+        if self._pending:
+            asyncio.get_running_loop().remove_writer(self._sock)
         if reset:
             with contextlib.suppress(OSError):
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
@@ -149,7 +219,7 @@ class TlsChannel(asyncio.Protocol):
 
 async def connect(
     address: tuple[socket.AddressFamily, tuple[str, int]],
-    clock: ArrivalClock,
+    inbox: Inbox,
     received: Received,
     lost: Lost,
     *,
@@ -164,10 +234,10 @@ async def connect(
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
-            clock.enable(sock)
+            inbox.clock.enable(sock)
         await loop.sock_connect(sock, where)
         if tls is None:
-            return Channel(sock, clock, received, lost)
+            return Channel(sock, inbox, received, lost)
         _, channel = await loop.create_connection(
             lambda: TlsChannel(received, lost), sock=sock, ssl=tls, server_hostname=server_name
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.serving.arrival_clock import ArrivalClock
-from inference_lab.serving.channel import Channel, TlsChannel, connect
+from inference_lab.serving.channel import Channel, Inbox, TlsChannel, connect
 from inference_lab.serving.exchange import Exchange, error_text
 from inference_lab.serving.response import Response, Timeouts
 from inference_lab.serving.target import Target
@@ -96,6 +96,8 @@ class Client:
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Client":
+        self._inbox = Inbox(self._clock)
+        self.read = self._inbox.read
         self._watch = asyncio.create_task(self._watch_timeouts())
         return self
 
@@ -108,6 +110,7 @@ class Client:
             self._watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watch
+        self._inbox.close()
 
     @property
     def clock_name(self) -> str:
@@ -167,7 +170,7 @@ class Client:
                 async with asyncio.timeout(self._timeouts.connect_s):
                     connection.channel = await connect(
                         address,
-                        self._clock,
+                        self._inbox,
                         connection.receive,
                         connection.lose,
                         tls=self._tls,

@@ -5,6 +5,7 @@ once the stream is over: which chunks are tokens, how many, and with which statu
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,8 @@ from inference_lab.records.requests import RequestRecord
 DONE = b"[DONE]"
 _CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 _ERROR_CHARACTERS = 300
+_TEXT = re.compile(rb'"(?:text|content)": ?"([^"\\\x00-\x1f]*)"')
+_NOT_PLAIN = re.compile(rb'["\\\x00-\x1f]')
 _raw_decode = json.JSONDecoder().raw_decode
 
 
@@ -39,20 +42,19 @@ class Exchange:
 
     def stamp(self, at_ns: int, lag_ns: int | None) -> None:
         """Give the payloads completed by the latest read its time (never before the one before)."""
-        start, stop = len(self.stamps_ns), len(self.payloads)
-        if lag_ns is not None and (self.max_read_lag_ns is None or lag_ns > self.max_read_lag_ns):
-            self.max_read_lag_ns = lag_ns
-        if start == stop:
-            return
-        if start and at_ns < self.stamps_ns[-1]:
-            at_ns = self.stamps_ns[-1]
-        if stop - start == 1:
-            self.stamps_ns.append(at_ns)
-        else:
-            self.stamps_ns.extend([at_ns] * (stop - start))
-            self.shared_reads.append(range(start, stop))
+        stamps = self.stamps_ns
+        new = len(self.payloads) - len(stamps)
         if lag_ns is None:
-            self.user_stamped.update(range(start, stop))
+            self.user_stamped.update(range(len(stamps), len(stamps) + new))
+        elif self.max_read_lag_ns is None or lag_ns > self.max_read_lag_ns:
+            self.max_read_lag_ns = lag_ns
+        if stamps and at_ns < stamps[-1]:
+            at_ns = stamps[-1]
+        if new > 1:
+            self.shared_reads.append(range(len(stamps), len(stamps) + new))
+            stamps.extend([at_ns] * new)
+        elif new:
+            stamps.append(at_ns)
 
     def end(self, ended: str, at_ns: int, detail: str | None = None) -> None:
         """Say how and when it ended; only the first word counts."""
@@ -79,6 +81,40 @@ class _Chunk:
     is_empty: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Chunks that differ in the text of one token alone: each is what the first of them, parsed, was.
+
+    `before` ends with the quote that opens the value of a `text` or `content`, `after` begins with the
+    one that closes it. Any characters between that need no escape make the same JSON with another string
+    there, and nothing asks more of that string than whether it is empty.
+    """
+
+    before: bytes
+    after: bytes
+    has_text: bool
+    tokens: int
+    is_empty: bool
+
+    @classmethod
+    def of(cls, payload: bytes, tokens: int, is_empty: bool) -> "_Alike | None":
+        """What chunks like this payload, valid JSON, have in common."""
+        found = _TEXT.search(payload)
+        if found is None:
+            return None
+        start, end = found.span(1)
+        return cls(payload[:start], payload[end:], end > start, tokens, is_empty)
+
+    def matches(self, payload: bytes) -> bool:
+        """Whether this payload differs from the first in such a text alone."""
+        if not (payload.startswith(self.before) and payload.endswith(self.after)):
+            return False
+        text = payload[len(self.before) : len(payload) - len(self.after)]
+        if len(text) != len(payload) - len(self.before) - len(self.after):
+            return False
+        return bool(text) == self.has_text and text.isascii() and not _NOT_PLAIN.search(text)
+
+
 class Reading:
     """Interprets the payloads of one stream in order.
 
@@ -98,6 +134,7 @@ class Reading:
         self._said_chunks = 0
         self._counted = 0
         self._events = 0
+        self._alike: dict[bool, _Alike] = {}
 
     @property
     def saw_token(self) -> bool:
@@ -107,6 +144,11 @@ class Reading:
     def add(self, payload: bytes) -> None:
         """Take the next payload."""
         event, self._events = self._events, self._events + 1
+        for alike in self._alike.values():
+            if alike.matches(payload):
+                self._counted += alike.tokens
+                self._chunks.append(_Chunk(event, alike.tokens, alike.is_empty))
+                return
         if payload == DONE:
             self.done = True
             return
@@ -120,7 +162,13 @@ class Reading:
         if isinstance(said, dict) and (said.get("error") or said.get("object") == "error"):
             self._fail(error_text(said))
         elif _is_chunk(said):
+            knew = len(self._chunks)
             self._add_chunk(event, said)
+            # Neither of these may hang on what came before, or on more than the one chunk it added.
+            if knew and len(self._chunks) == knew + 1 and self.usage is None and self.finish_reason is None:
+                chunk = self._chunks[-1]
+                if alike := _Alike.of(payload, chunk.tokens, chunk.is_empty):
+                    self._alike[alike.has_text] = alike
         else:
             self._fail(f"event {event + 1} is no chunk: {payload[:80].decode(errors='replace')}")
 

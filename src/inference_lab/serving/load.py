@@ -19,14 +19,14 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from inference_lab.errors import InputError
+from inference_lab.errors import InputError, RecordError
 from inference_lab.records.files import read_json, write_json
 from inference_lab.serving.alarm import Alarm
 from inference_lab.serving.arrival_clock import ArrivalClock
 from inference_lab.serving.client import Client
 from inference_lab.serving.driver import Driver
 from inference_lab.serving.event_loop import LOOP_NAME, run_in_event_loop
-from inference_lab.serving.exchange import Attempt, Reading
+from inference_lab.serving.exchange import Attempt, read_now
 from inference_lab.serving.progress import Snapshot, show_progress
 from inference_lab.serving.record_file import INFO, MANIFEST, RecordFile
 from inference_lab.serving.response import Timeouts
@@ -36,7 +36,6 @@ from inference_lab.serving.workload import Workload
 
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}
 _SPARE = 8  # connections kept ready in an open loop, where nothing says when the next is free
-_SLICE = 16  # payloads parsed between two turns of the event loop: about 0.1 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +101,9 @@ class _Session:
         self._options = options
         self._file = file
         self._info = info
-        self._ended: asyncio.Queue[Attempt | None] = asyncio.Queue()
         self.counts: Counter[str] = Counter(record.status for record in file.earlier)
         self._tokens = 0
-        self._unread = 0  # payloads of attempts that have ended and are not written yet
+        self._failure: RecordError | None = None
         self.interrupts = 0
 
     async def run(self, *, show: bool) -> None:
@@ -149,11 +147,15 @@ class _Session:
             workload = replace(workload, model=await client.discover_model())
         self._info["model"] = workload.model
         write_json(self._file.folder / INFO, self._info)
+
+        def deliver(attempt: Attempt) -> None:
+            self._deliver(attempt, client, driver)
+
         driver = Driver(
             options.schedule,
             _HttpTransport(client, workload),
             concurrency=options.concurrency,
-            deliver=self._deliver,
+            deliver=deliver,
             now_ns=monotonic_ns,
             sleep_until=alarm.sleep_until,
             name=options.name,
@@ -162,14 +164,11 @@ class _Session:
         self._catch_signals(driver)
         await client.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
         progress = asyncio.create_task(self._show(driver, client)) if show else None
-        writer = asyncio.create_task(self._write(client))
-        # A record that cannot be written ends the load; `await writer` then says why.
-        writer.add_done_callback(lambda task: driver.stop() if task.exception() else None)
         await driver.run(self._file.recorded())
-        self._ended.put_nowait(None)
-        await writer
         if progress is not None:
             progress.cancel()
+        if self._failure is not None:
+            raise self._failure
         return driver.is_interrupted
 
     def _catch_signals(self, driver: Driver) -> None:
@@ -188,31 +187,27 @@ class _Session:
             loop.add_signal_handler(signal.SIGINT, interrupt, 1)
             loop.add_signal_handler(signal.SIGTERM, interrupt, 2)
 
-    def _deliver(self, attempt: Attempt) -> None:
-        self._unread += len(attempt.exchange.payloads)
-        self._ended.put_nowait(attempt)
-
-    async def _write(self, client: Client) -> None:
-        """The one writer: interpret each attempt and append its line, with turns for reads between."""
-        while (attempt := await self._ended.get()) is not None:
-            reading = Reading()
-            for number, payload in enumerate(attempt.exchange.payloads, start=1):
-                reading.add(payload)
-                if number % _SLICE == 0:
-                    await asyncio.sleep(0)
-            record = reading.record(attempt, clock=client.clock_name)
-            if record.error is not None:
-                record = replace(record, error=client.redact(record.error))
+    def _deliver(self, attempt: Attempt, client: Client, driver: Driver) -> None:
+        """Write the line of an attempt as it ends, before anything follows from its end."""
+        if self._failure is not None:
+            return  # after a line that was not written whole there must be no other
+        record = read_now(attempt, clock=client.clock_name)
+        if record.error is not None:
+            record = replace(record, error=client.redact(record.error))
+        try:
             self._file.append(record)
-            self.counts[record.status] += 1
-            self._tokens += record.output_tokens
-            self._unread -= len(attempt.exchange.payloads)
+        except RecordError as error:
+            self._failure = error
+            driver.stop()
+        self.counts[record.status] += 1
+        self._tokens += record.output_tokens
+        client.read()  # many may end at once: what arrives meanwhile is stamped between two lines
 
     async def _show(self, driver: Driver, client: Client) -> None:
         def sample() -> Snapshot:
             done = self.counts.total()
             failed = done - self.counts["ok"] - self.counts["cancelled"]
-            tokens = self._tokens + self._unread + client.live_events
+            tokens = self._tokens + client.live_events
             return Snapshot(driver.in_flight, done, failed, tokens)
 
         await show_progress(sample, total=self._options.schedule.requests)

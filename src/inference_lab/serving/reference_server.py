@@ -19,7 +19,7 @@ import httptools
 from inference_lab.errors import InputError
 from inference_lab.serving.alarm import Alarm
 from inference_lab.serving.arrival_clock import ArrivalClock
-from inference_lab.serving.channel import Channel
+from inference_lab.serving.channel import Channel, Inbox
 from inference_lab.serving.manner import MANNERS, Manner, StreamWriter, http_response, prompt_tokens
 from inference_lab.serving.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
 
@@ -130,7 +130,7 @@ class _Peer:
         self.received_ns = 0
         self.stream: _Stream | None = None
         self._pieces: deque[bytes] = deque()
-        self._channel: Channel | None = Channel(sock, server.clock, self._receive, self._lose)
+        self._channel: Channel | None = Channel(sock, server.inbox, self._receive, self._lose)
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -253,6 +253,7 @@ class ReferenceServer:
         host, port = self._listener.getsockname()[:2]
         self.base_url = f"http://{host}:{port}/v1"
         self.clock = ArrivalClock()
+        self.inbox = Inbox(self.clock)
         self.clock.enable(self._listener)  # accepted sockets inherit it
         self._alarm = Alarm()
         if self._truth_path is not None:
@@ -278,6 +279,7 @@ class ReferenceServer:
             if peer.stream is not None:
                 peer.stream.finish("server stopped")
             peer.close()
+        self.inbox.close()
         self._alarm.close()
         self.clock.close()
         if self._truth is not None:

@@ -35,7 +35,9 @@ class Response:
     """Feeds one HTTP response into an exchange, and says when it is over."""
 
     __slots__ = (
+        "_between_events",
         "_done_ns",
+        "_ended_chunk",
         "_is_over",
         "_keep_body_bytes",
         "_parser",
@@ -57,6 +59,8 @@ class Response:
         self._scanner = EventScanner()
         exchange.payloads = self._scanner.payloads
         self._is_over = False
+        self._ended_chunk = False
+        self._between_events = False
         self._started_ns = monotonic_ns()
         self._done_ns: int | None = None
         self._peeking = Reading()
@@ -77,6 +81,14 @@ class Response:
         if len(exchange.body_start) < self._keep_body_bytes:
             exchange.body_start += body[: self._keep_body_bytes]
 
+    def on_chunk_header(self) -> None:
+        """Called by the parser after the size of a chunk."""
+        self._ended_chunk = False
+
+    def on_chunk_complete(self) -> None:
+        """Called by the parser after the line end that follows a chunk."""
+        self._ended_chunk = True
+
     def on_message_complete(self) -> None:
         """Called by the parser when the body has ended as its framing says."""
         if self._parser is not None and self.exchange.http_status is not None:
@@ -85,24 +97,34 @@ class Response:
 
     def receive(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
         """Take the bytes of one read."""
+        exchange = self.exchange
+        if self._between_events and (payload := _whole_event(data)) is not None:
+            exchange.payloads.append(payload)
+            exchange.stamp(at_ns, lag_ns)
+            if payload == DONE:
+                self._done_ns = self._done_ns or at_ns
+            return
         if self._parser is None:
             self.reusable = False
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.exchange.stamp(at_ns, lag_ns)
+            exchange.stamp(at_ns, lag_ns)
             self.finish("broken", at_ns, f"not HTTP: {error}")
             return
-        self.exchange.stamp(at_ns, lag_ns)
+        exchange.stamp(at_ns, lag_ns)
+        # Of a size line the parser tells only when it is whole, and then no chunk was the last it ended.
+        self._between_events = self._ended_chunk and data[-1:] == b"\n" and self._scanner.is_between_events
         if self._is_over:
             self.finish("complete", at_ns)
-        elif self._done_ns is None and self.exchange.payloads[-1:] == [DONE]:
+        elif self._done_ns is None and exchange.payloads[-1:] == [DONE]:
             self._done_ns = at_ns
 
     def finish(self, ended: str, at_ns: int, detail: str | None = None) -> None:
         """The exchange is over: nothing more will be read into it."""
         self.exchange.end(ended, at_ns, detail)
+        self._between_events = False
         self._parser = None  # it refers to this object: no cycle is left for the collector
         if not self.finished.done():
             self.finished.set_result(None)
@@ -125,3 +147,21 @@ class Response:
                 self.finish("timeout", now_ns, f"no token for {timeouts.between_tokens_s:g} s")
         elif now_ns - sent_ns > timeouts.first_token_s * 1e9:
             self.finish("timeout", now_ns, f"no first token after {timeouts.first_token_s:g} s")
+
+
+def _whole_event(data: bytes) -> bytes | None:
+    """The payload of a read that is one chunk of HTTP that is one event; None for any other bytes.
+
+    Nearly every read of a real stream is. Where parser and scanner are between two of them, such a read
+    leaves both as they were, so neither needs to see it.
+    """
+    size, _, event = data.partition(b"\r\ndata: ")
+    payload = event[:-4]
+    if (
+        event[-4:] == b"\n\n\r\n"
+        and size == b"%x" % (len(payload) + 8)
+        and b"\n" not in payload
+        and b"\r" not in payload
+    ):
+        return payload
+    return None

@@ -26,19 +26,14 @@ class EventScanner:
         self._skip_line_feed = False
         self._started = False
 
+    @property
+    def is_between_events(self) -> bool:
+        """Whether a stream that started could go on here with a new event as well as end."""
+        return self._started and not (self._rest or self._data or self._skip_line_feed)
+
     def feed(self, piece: bytes) -> None:
         """Take the next bytes of the stream; append the payloads that they complete."""
         if not piece:
-            return
-        if (
-            piece[:6] == b"data: "
-            and piece[-2:] == b"\n\n"
-            and piece.count(b"\n") == 2
-            and b"\r" not in piece
-            and not (self._rest or self._data or self._skip_line_feed)
-        ):  # nearly every read of a real stream: exactly one whole event
-            self._started = True
-            self.payloads.append(piece[6:-2])
             return
         if self._skip_line_feed and piece[0] == 0x0A:
             piece = piece[1:]
