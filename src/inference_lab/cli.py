@@ -57,7 +57,7 @@ def main(words: Sequence[str] | None = None) -> int:
         serve_reference.add_arguments(add)
     add.set_defaults(run=_serve_reference)
 
-    _vllm(commands.add_parser("vllm", help="the real server: install it, check it"))
+    _vllm(commands.add_parser("vllm", help="the real server: install it, check it, trace its source"))
 
     add = commands.add_parser("verify", help="rebuild every result from its raw data and compare bytes")
     add.add_argument("experiment", nargs="*", help="or the folder of a load; default: all experiments")
@@ -99,6 +99,10 @@ def _vllm(parser: argparse.ArgumentParser) -> None:
     add.set_defaults(run=_vllm_install)
     add = commands.add_parser("check", parents=[folder], help="is it the pinned one, whole and unchanged?")
     add.set_defaults(run=_vllm_check)
+    add = commands.add_parser("trace", parents=[folder], help="where its source causes what is recorded")
+    add.add_argument("--output", type=Path, help="write the page of findings here")
+    add.add_argument("--write", action="store_true", help="declare the lines and digests found here")
+    add.set_defaults(run=_vllm_trace)
 
 
 def _add_log(parser: argparse.ArgumentParser) -> None:
@@ -232,6 +236,12 @@ def _vllm_check(args: argparse.Namespace) -> str:
     from inference_lab.serving import vllm_install
 
     return vllm_install.described(vllm_install.find_environment(args.folder))
+
+
+def _vllm_trace(args: argparse.Namespace) -> str:
+    from inference_lab.serving import vllm_trace
+
+    return vllm_trace.trace(args.folder, args.output, write=args.write)
 
 
 def _verify(args: argparse.Namespace) -> str:

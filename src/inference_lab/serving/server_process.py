@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ STEP_COLUMNS = (
     "elapsed_ms",
 )
 TAIL_LINES = 15
+_ERROR = re.compile(r"^(?:[\w.]+(?:Error|Exception)|\S+: error): .+$", re.MULTILINE)
 _STOP_S = 20.0
 
 
@@ -90,6 +92,13 @@ def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
     return "\n".join(f"  | {line}" for line in kept) or "  | (the log is empty)"
 
 
+def cause(log: Path) -> str:
+    """`: first error of the log`, or nothing; a stack of errors ends with the vaguest."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    found = _ERROR.search(text)
+    return f": {found[0].strip()}" if found else ""
+
+
 def get(url: str, timeout_s: float = 5.0) -> bytes | None:
     """The body of a GET that was answered with 200, else None."""
     try:
@@ -117,7 +126,7 @@ def refuse_dead(what: str, returncode: int | None, log: Path) -> None:
     if returncode is not None:
         number = -returncode if returncode < 0 else returncode - 128  # the guard's own end, or the command's
         how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {returncode}"
-        raise MeasurementRefused(f"{what} {how}; its log {log} ends with\n{log_tail(log)}")
+        raise MeasurementRefused(f"{what} {how}{cause(log)}; its log {log} ends with\n{log_tail(log)}")
 
 
 def refuse_unknown(kind: str, settings: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -74,7 +74,8 @@ def vllm_server(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
             "kv_cache_tokens": _kv_tokens(log),
             "block_size": _block_size(base_url),
             "clock": {
-                "of": "CLOCK_MONOTONIC, read by the engine when it logs the end of a step",
+                "of": "CLOCK_MONOTONIC, read by the API server when it logs a step: after its end in the"
+                " engine, before its tokens are sent",
                 "offset_ns": 0,
             },
         }
@@ -119,7 +120,8 @@ def _arguments(settings: Mapping[str, Any]) -> list[str]:
 def _variables(environment: VllmEnvironment) -> dict[str, str]:
     """The server's environment: offline, silent, one thread of arithmetic, its log on the monotonic clock."""
     logging = declared("logging.json")
-    kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
+    dropped = ("VLLM_", "VIRTUAL_ENV", "PYTHONHOME")  # a user's VLLM_ variable would change what is measured
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     return kept | {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
