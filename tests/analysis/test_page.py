@@ -119,6 +119,16 @@ class Pages(unittest.TestCase):
         self.assertIn("- a thread too many", page)
         self.assertEqual(verdicts.count("Inconclusive,"), 2)
 
+    def test_a_claim_of_several_lines_is_one_row(self) -> None:
+        """What YAML's `says: |` or a bar would tear apart stays one row of the table of verdicts."""
+        self.file.write_text(
+            "question: q\nprediction: p\nclaims:\n  - id: a\n    says: |\n      one | two\n      three\n"
+            "    kind: knee\n    path: dynamic\n    within: [1, 2]\n",
+            encoding="utf-8",
+        )
+        _, page = pages(view_of(timing_record(rounds=6), knee_factor=1.25), self.file)
+        self.assertIn("\n| one \\| two three | **", page)
+
     def test_a_record_of_observations(self) -> None:
         """A record without samples or oracle has the same page, every column shown."""
         self.file.write_text(

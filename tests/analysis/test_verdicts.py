@@ -166,6 +166,20 @@ class Verdicts(unittest.TestCase):
             ("Supported", {**slope, "from": 4, "to": 8, "within": [0.6, 0.68]}),
         )
 
+    def test_what_is_not_positive_has_no_slope(self) -> None:
+        """Neither 0 nor a negative number has a logarithm: no evidence, and no error."""
+        for last in ("0", "-2"):
+            view = table_view([{"B": "1", "x": "4"}, {"B": "2", "x": last}], {"B": [1, 2]})
+            row = judged(view, kind="slope", of="x", within=[-9, 9])
+            self.assertEqual((row["verdict"], row["value"]), ("Inconclusive", ""))
+            self.assertIn("no logarithm", row["reason"])
+
+    def test_a_cell_is_the_same_in_every_spelling(self) -> None:
+        """8, 8.0 and "8" name one cell."""
+        for value in (8, 8.0, "8"):
+            cell = {"path": "fast", "batch_size": value}
+            self.assertEqual(judged(VIEW, kind="less_than", of="p50_ms", at=cell, value=9)["n"], "36")
+
     def test_slope_is_exact(self) -> None:
         """A time that doubles with B has slope 1 to nine digits, with interval [1, 1]."""
         record = timing_record(cost=lambda _, cell: 1e6 * cell["batch_size"], machine=lambda _: 1.0, rounds=6)
@@ -282,9 +296,19 @@ class Doubtful(unittest.TestCase):
             ({**self.CLAIM, "of": "p99_ms"}, "no column 'p99_ms'"),
             ({**self.CLAIM, "at": {"batchsize": 8}}, "no column 'batchsize'"),
             ({**self.CLAIM, "path": None, "at": {"path": "fast"}}, "fits 4 rows"),
+            ({**self.CLAIM, "of": "dtype"}, "dtype is 'float64', no number"),
+            (
+                {"kind": "equal", "of": "dtype", "at": {"path": "fast", "batch_size": 8}, "value": 8},
+                "dtype is 'float64', no number",
+            ),
+            ({"kind": "slope", "of": "p50_ms", "path": "fast", "from": 8, "within": [0, 1]}, "from 8 to 8"),
+            ({"kind": "slope", "of": "p50_ms", "path": "fast", "to": 1.0, "within": [0, 1]}, "from 1 to 1.0"),
         ):
             with self.assertRaisesRegex(ConfigError, words):
                 judged(VIEW, **{key: value for key, value in claim.items() if value is not None})
+        words_view = table_view([{"model": "a", "x": "1", "flags": ""}], {"model": ["a"]})
+        with self.assertRaisesRegex(ConfigError, "axis of numbers; model is varied"):
+            judged(words_view, kind="slope", of="x", within=[0, 1])
         with self.assertRaisesRegex(ConfigError, "knee_factor"):
             judged(replace(VIEW, judge={}), kind="knee", path="fast", within=[1, 2])
 

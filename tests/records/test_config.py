@@ -172,6 +172,20 @@ class YamlTest(unittest.TestCase):
         with self.assertRaisesRegex(ConfigError, "no/config.yaml: no such file"):
             load_config(Path("no/config.yaml"))
 
+    def test_a_value_that_is_none_of_its_type_is_refused(self) -> None:
+        """What PyYAML itself stumbles over is one line too: a month 13, tagged words, a thousand brackets."""
+        for text in (
+            "a: 2026-13-45",
+            '!!int "x"',
+            '!!int ""',
+            "!!bool x",
+            "!!float ''",
+            "!!timestamp x",
+            "[" * 3000 + "]" * 3000,
+        ):
+            with self.subTest(text[:20]), self.assertRaisesRegex(ConfigError, r"^[^\n]*: not YAML [^\n]*$"):
+                self.read(text)
+
     def test_anchors_and_merges_may_be_used(self) -> None:
         """A key that a merge brings in as well is no key that stands twice."""
         self.assertEqual(self.read("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\n")["b"], {"x": 3, "y": 2})

@@ -69,7 +69,11 @@ class Predictions(unittest.TestCase):
                 "within",
             ),
             (f"{HEAD}  - {RATIO.replace('[1, 2]', '[2, 1]')}\n", "claims.0", "from 2 to 1"),
-            (f"{HEAD}  - {RATIO.replace('[1, 2]', '[1]')}\n", "claims.0.within"),
+            (f"{HEAD}  - {RATIO.replace('[1, 2]', '[1]')}\n", "claims.0.within", "1 entries", "at least 2"),
+            (f"{HEAD}  - {RATIO.replace('[1, 2]', f'[1, {10**400}]')}\n", "claims.0.within.1", "number"),
+            (f"{HEAD}  - {RATIO.replace('[1, 2]', '[1, .nan]')}\n", "claims.0.within.1", "nan", "number"),
+            (f"{HEAD}  - {RATIO.replace('at: {', 'at: {batch_size: 4, ')}\n", "'batch_size' stands twice"),
+            (f"{HEAD}  - {RATIO}\nquestion: r\n", "'question' stands twice"),
             (f"{HEAD}  - {RATIO.replace('[1, 2]', 'wide')}\n", "claims.0.within", "'wide'", "array"),
             (f"{HEAD}  - {RATIO}\n  - {RATIO}\n", "claims.1.id", "'a' again"),
             (f"{HEAD}  - {{id: a, says: s, kind: less_than, of: x, at: {{b: 1}}}}\n", "claims.0", "'over'"),
@@ -84,7 +88,7 @@ class Predictions(unittest.TestCase):
                 "True",
             ),
             (f"{HEAD}  - {{id: a, says: s, kind: slope, of: x, within: [1, 2], from: 8, to: 1}}\n", "8 to 1"),
-            ("question: [q\n", "is not YAML"),
+            ("question: [q\n", "not YAML"),
             ("just words\n", "'just words'", "object"),
         ):
             with self.subTest(text), self.assertRaises(ConfigError) as refused:

@@ -20,7 +20,7 @@ from inference_lab.analysis.intervals import (
 )
 from inference_lab.analysis.rounds import METRICS, rounds_of
 from inference_lab.analysis.rows import Row, bound_column, bounds, in_words, number, pick
-from inference_lab.errors import ConfigError
+from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.record import View
 
 Cell = Mapping[str, Any]
@@ -76,10 +76,20 @@ class Evidence:
         """Whether the summary gives no bounds for a column: it was counted or observed, not estimated."""
         return bound_column(self.view.summary[0], of, "lo") is None
 
+    def number(self, row: Row, of: str) -> float | None:
+        """A column of a row as a number, None when empty. Raises ConfigError where it holds words."""
+        try:
+            return number(row, of, self.place)
+        except RecordError:
+            raise ConfigError(
+                f"{self.place}: {of} is {row[of]!r}, no number; name a column of numbers, or claim that it is"
+                " equal to those words"
+            ) from None
+
     def value(self, of: str, cell: Cell) -> Quantity:
         """What a column says of a cell; an exact value is its own interval. Raises as `row`."""
         row = self.row(of, cell)
-        value = number(row, of, self.place)
+        value = self.number(row, of)
         if value is None:
             raise NoEvidence(f"{of} of {in_words(cell)} is undefined")
         lo, hi = (value, value) if self.is_exact(of) else bounds(row, of, self.place)

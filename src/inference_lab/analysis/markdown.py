@@ -6,9 +6,13 @@ from inference_lab.analysis.interval import Interval
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; a bar inside a value is escaped."""
+    """A Markdown table; inside a value a bar is escaped and a line break is a space."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(value.replace("|", "\\|") for value in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(map(_in_a_table, line)) + " |" for line in lines)
+
+
+def _in_a_table(value: str) -> str:
+    return " ".join(value.splitlines()).replace("|", "\\|")
 
 
 def with_interval(value: float | None, bounds: Interval) -> str:

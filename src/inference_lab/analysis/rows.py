@@ -133,9 +133,11 @@ def pick(rows: Sequence[Row], cell: Mapping[str, Any], place: str) -> Row | None
 
 
 def as_text(value: object) -> str:
-    """A value of a prediction as it would stand in a table: true, false, empty for null."""
+    """A value of a prediction as it would stand in a table: true, false, 8 for 8.0, empty for null."""
     if value is None:
         return ""
+    if isinstance(value, float):
+        return f"{value:.9g}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -22,7 +22,7 @@ from inference_lab.analysis.interval import Interval, within
 from inference_lab.analysis.intervals import Estimate
 from inference_lab.analysis.knee import measured_knee
 from inference_lab.analysis.markdown import short
-from inference_lab.analysis.rows import as_text, in_words, number
+from inference_lab.analysis.rows import as_text, in_words
 from inference_lab.errors import ConfigError
 from inference_lab.records.record import View
 
@@ -136,7 +136,7 @@ def _equal(claim: Claim, evidence: Evidence) -> Finding:
     if not evidence.is_exact(of):
         raise NoEvidence(f"{of} is an estimate and equals no number exactly; compare cells, with a tolerance")
     if isinstance(wanted, int | float) and not isinstance(wanted, bool) and row[of]:
-        equal = number(row, of, evidence.place) == wanted
+        equal = evidence.number(row, of) == wanted
     else:
         equal = row[of] == as_text(wanted)
     reason = f"it is {row[of] or 'undefined'}, predicted was {as_text(wanted) or 'undefined'}"
@@ -157,13 +157,16 @@ def _order(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def _slope(claim: Claim, evidence: Evidence) -> Finding:
-    if not evidence.values:
-        raise ConfigError(
-            f"{evidence.place}: claim {claim['id']} needs a varied axis; the experiment has none"
-        )
+    what = f"{evidence.place}: claim {claim['id']}"
+    if not evidence.values or not all(isinstance(value, int | float) for value in evidence.values):
+        raise ConfigError(f"{what} needs a varied axis of numbers; {evidence.axis or 'none'} is varied")
     start, end = claim.get("from", min(evidence.values)), claim.get("to", max(evidence.values))
+    if start >= end:
+        raise ConfigError(f"{what} goes from {start} to {end}; a slope needs a smaller and a larger value")
     rest = _rest(claim)
     ratio = evidence.ratio(claim["of"], {**rest, evidence.axis: end}, {**rest, evidence.axis: start})
+    if ratio.estimate.value <= 0:
+        raise NoEvidence(f"{ratio.rows} is {ratio.estimate.value:.4g}: it has no logarithm")
     apart = (Decimal(end) / Decimal(start)).ln()
 
     def power(ratio: float) -> float:  # Decimal.ln is rounded correctly, the same on every machine
@@ -171,7 +174,7 @@ def _slope(claim: Claim, evidence: Evidence) -> Finding:
 
     def bounds(interval: Interval) -> Interval:
         lo, hi = interval
-        return (None if lo is None else power(lo)), (None if hi is None else power(hi))
+        return (None if lo is None or lo <= 0 else power(lo)), (None if hi is None else power(hi))
 
     slope = Estimate(power(ratio.estimate.value), *bounds(ratio.estimate.bounds[1:]), ratio.estimate.n)
     quantity = Quantity(slope, [bounds(interval) for interval in ratio.intervals], f"log-log of {ratio.rows}")

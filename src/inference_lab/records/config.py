@@ -1,7 +1,7 @@
 """Is config.yaml one that may be run? Closed: an unknown key is found before anything is planned."""
 
 import difflib
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,18 @@ def _is_integer(_: object, value: object) -> bool:
 
 
 def _is_number(_: object, value: object) -> bool:
-    """Whether a value is a number that can be compared: NaN would pass every bound."""
-    return _is_integer(_, value) or (isinstance(value, float) and math.isfinite(value))
+    """Whether a value is a number that can be compared: NaN would pass every bound, 10**400 is no float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 _TYPES = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": _is_integer, "number": _is_number})
 _Validator = extend(Draft202012Validator, type_checker=_TYPES)
+
+
+# What PyYAML lets through when a scalar is no value of its type (2026-13-45, !!int "") or nests too deep.
+_NO_VALUE = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
 
 def load_config(file: Path = Path("config.yaml")) -> dict[str, Any]:
@@ -39,15 +45,15 @@ def load_config(file: Path = Path("config.yaml")) -> dict[str, Any]:
     return config
 
 
-def read_yaml(file: Path) -> Any:
+def read_yaml(file: Path, if_missing: str = "run this in a checkout of the project") -> Any:
     """What a YAML file says. Raises ConfigError when it is missing, torn, or says one key twice."""
     try:
         return yaml.load(file.read_text(encoding="utf-8"), _OnceLoader)
     except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file; run this in a checkout of the project") from None
+        raise ConfigError(f"{file}: no such file; {if_missing}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {unread(error)}; restore it") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, *_NO_VALUE) as error:
         raise ConfigError(f"{file}: not YAML ({' '.join(str(error).split())}); mend it") from None
 
 
@@ -96,8 +102,12 @@ def _in_words(finding: ValidationError) -> str:
             return f"key {missing!r} is missing; needed are {', '.join(rule)}"
         case "maxProperties":
             return f"varies {', '.join(value)}: one unknown at a time; make another experiment of the second"
-        case "minProperties" | "minItems":
+        case "minProperties" | "minItems" if not value:
             return "is empty; it needs one entry"
+        case "minItems" | "maxItems":
+            return (
+                f"has {len(value)} entries, must have {'at least' if len(value) < rule else 'at most'} {rule}"
+            )
         case "enum":
             return f"is {value!r}, must be one of {', '.join(map(str, rule))}"
         case "minimum":

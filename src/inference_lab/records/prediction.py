@@ -7,11 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from inference_lab.errors import ConfigError
-from inference_lab.records.config import check_schema, read_schema
-from inference_lab.records.files import unread
+from inference_lab.records.config import check_schema, read_schema, read_yaml
 
 SCHEMA_FILE = Path("workflow/schemas/prediction.schema.yaml")
 _EXCLUSIVE = (("value", "over"), ("value", "tolerance"), ("not_reached", "within"))
@@ -22,14 +19,7 @@ def load_prediction(path: Path) -> dict[str, Any]:
 
     Raises ConfigError, one line, naming file, key and what is allowed.
     """
-    try:
-        prediction = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; write and commit the prediction before measuring") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {unread(error)}; restore it") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
+    prediction = read_yaml(path, "write and commit the prediction before measuring")
     check_schema(prediction, read_schema(SCHEMA_FILE), str(path))
     seen: set[str] = set()
     for number, claim in enumerate(prediction["claims"]):
