@@ -57,7 +57,7 @@ def read_yaml(file: Path, if_missing: str = "run this in a checkout of the proje
         raise ConfigError(f"{file}: not YAML ({' '.join(str(error).split())}); mend it") from None
 
 
-class _OnceLoader(yaml.SafeLoader):
+class _OnceLoader(yaml.CSafeLoader):  # in C, as in every wheel: eight times as fast
     """Refuses a key that stands twice in one mapping, of which YAML silently keeps the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -79,7 +79,7 @@ def check_config(config: Mapping[str, Any], file: str = "config.yaml") -> None:
 
 def read_schema(path: Path) -> Mapping[str, Any]:
     """A JSON schema written as YAML."""
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
 def check_schema(value: Any, schema: Mapping[str, Any], file: str) -> None:

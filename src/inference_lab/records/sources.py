@@ -164,15 +164,15 @@ def _spell(node: object, say: Callable[[str], None]) -> None:
     # `ast.dump` differs between Python versions; names and non-empty fields do not.
     if isinstance(node, ast.AST):
         say(type(node).__name__)
-        for field in sorted(node._fields):
+        for field, said in _fields(type(node)):
             value: Any = getattr(node, field, None)
             if field == "body" and isinstance(node, _HAS_DOCSTRING) and isinstance(value, list):
                 value = _without_docstring(value)
-            if field == "values" and isinstance(node, ast.JoinedStr):
+            elif field == "values" and isinstance(node, ast.JoinedStr):
                 value = [part for part in value if not _is_empty(part)]
-            if field in _IGNORED_FIELDS or value is None or value == []:
+            if value is None or value == []:
                 continue
-            say(f".{field}")
+            say(said)
             _spell(value, say)
         say("/")
     elif isinstance(node, list):
@@ -181,6 +181,12 @@ def _spell(node: object, say: Callable[[str], None]) -> None:
         say("]")
     else:
         say(f"{type(node).__name__} {node!a}")  # repr() spells letters as its Unicode version knows them
+
+
+@functools.cache
+def _fields(kind: type[ast.AST]) -> list[tuple[str, str]]:
+    """The fields of a kind of node that count, sorted, each with how it is spelt."""
+    return [(field, f".{field}") for field in sorted(kind._fields) if field not in _IGNORED_FIELDS]
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:

@@ -1,0 +1,220 @@
+"""Is everything that a stage really reads inside what its receipt covers?
+
+Every Python process of a stage, its children included, runs with a hook that writes down each file it
+opens: sources, their bytecode and data alike. What was opened of the package must be in the closure that
+the receipt digests, what else was opened of the checkout among the files the step reads, and what was
+imported of others among its pins. Each experiment runs on a section of a few samples.
+"""
+
+import contextlib
+import copy
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from inference_lab.records import chain
+from inference_lab.records.chain import Chain, Step
+from inference_lab.records.config import load_config
+from inference_lab.records.sources import Sources, normal
+from inference_lab.serving.reference_process import reference_server
+from tests.checkout import ROOT
+
+HOOK = """
+import os, sys
+log = os.open(os.environ["OPENED"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def note(event, args):
+    if event == "open" and isinstance(args[0], (str, os.PathLike)) and not (args[2] or 0) & os.O_ACCMODE:
+        os.write(log, (os.path.abspath(os.fspath(args[0])) + "\\n").encode())
+sys.addaudithook(note)
+"""
+MEASURE = """
+import json, sys
+from inference_lab.errors import MeasurementRefused
+from inference_lab.experiments import {} as module
+try:
+    module.measure(json.loads(sys.argv[1]), lambda done, total: None)
+except MeasurementRefused as error:
+    raise SystemExit(f"refused: {{error}}")
+"""
+DERIVE = """
+import json, sys
+from inference_lab import stages
+from inference_lab.records.chain import Chain
+walk = Chain(json.loads(sys.argv[1]))
+stages.texts(next(step for step in walk.steps(sys.argv[2]) if step.receipt == sys.argv[3]))
+"""
+SMALL = {
+    **dict.fromkeys(("processes", "rounds", "runs", "warmups"), 1),
+    **{"requests": 2, "output_tokens": 3, "requests_per_stream": 2, "quiet_wait_s": 0},
+}
+# What carries a stage out, whatever it is; it decides where results stand, not what they are.
+DISPATCH = {"src/inference_lab/stages.py", "src/inference_lab/environment.py"}
+# What checks a prediction: it can refuse one, and changes no verdict.
+SCHEMA = "workflow/schemas/prediction.schema.yaml"
+# Taken where they are found and not required: by numpy.f2py, which scipy imports, to read Fortran, and by
+# jsonschema for a format that no schema here names.
+OPTIONAL = {"charset-normalizer", "idna"}
+STARTED = {  # children that must have been watched, or the hook saw nothing
+    "threads": "experiments/spinner",
+    "p2": "serving/serve_reference",
+    "calibration": "serving/load_command",
+    "decode_paths": "attention",
+    "multi_head": "multi_head_attention",
+    "selfcheck": "attention",
+    "observations": "ndarray_semantics",
+    "capacity": "kv_capacity",
+}
+
+
+def small(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A section that measures the same things a few times."""
+    found = copy.deepcopy(dict(section))
+    for part in (found, found.get("fixed", {})):
+        part.update({key: value for key, value in SMALL.items() if key in part})
+    ((axis, values),) = found["vary"].items()
+    found["vary"] = {axis: values if found["by"] == "threads" else values[:1]}
+    return found
+
+
+def opened(*words: str) -> tuple[int, str, set[str]]:
+    """Exit status and stderr of a Python call in the checkout, and all that it or a child opened to read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "sitecustomize.py").write_text(HOOK)
+        log = Path(folder, "opened")
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((folder, str(ROOT / "src"))),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OPENED": str(log),
+        }
+        call = [sys.executable, *words]
+        done = subprocess.run(
+            call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
+        return done.returncode, done.stderr, set(log.read_text().splitlines())
+
+
+def of_checkout(files: set[str]) -> Iterator[str]:
+    """The files of the checkout, bytecode under the name of its source; empty packages are left out."""
+    for file in map(Path, files):
+        if file.is_relative_to(ROOT) and file.is_file() and not file.is_relative_to(Path(sys.prefix)):
+            path = file.relative_to(ROOT)
+            if path.parent.name == "__pycache__":
+                path = path.parent.with_name(path.name.partition(".")[0] + ".py")
+            if path.name != "__init__.py":
+                yield path.as_posix()
+
+
+def distributions(files: set[str]) -> set[str]:
+    """The pinned distributions of which a module was opened."""
+    names = metadata.packages_distributions()
+    found: set[str] = set()
+    for file in map(Path, files):
+        if "site-packages" in file.parts and file.suffix in (".py", ".pyc", ".so"):
+            top = file.parts[file.parts.index("site-packages") + 1].partition(".")[0]
+            found |= set(map(normal, names.get(top, ())))
+    return found & set(Sources(ROOT).pinned) - OPTIONAL
+
+
+def recording() -> set[str]:
+    """`errors` and `records`: the schema number stands for them."""
+    at = ROOT / "src/inference_lab"
+    return {path.relative_to(ROOT).as_posix() for path in (at / "errors.py", *at.glob("records/*.py"))}
+
+
+def read_by(step: Step) -> set[str]:
+    """The files whose digests the step's receipt holds, those that a manifest among them vouches for too."""
+    found = set(step.reads)
+    for manifest in (path for path in step.reads if path.endswith("/manifest.json")):
+        outputs = chain.read_receipt(ROOT / manifest)["outputs"]
+        found |= {Path(manifest).with_name(name).as_posix() for name in outputs}
+    return found
+
+
+class Closure(unittest.TestCase):
+    """What was opened against what is digested."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """The real config, whose experiments these are."""
+        cls.enterClassContext(contextlib.chdir(ROOT))
+        cls.config = load_config()
+        cls.sources = Sources(ROOT)
+
+    def covers(self, step: Step, files: set[str], *, beside: set[str]) -> list[str]:
+        """Assert that the step's receipt covers these files; returns those that are its sources."""
+        closure = set(step.sources(self.sources))
+        seen, recorders = set(of_checkout(files)), recording()
+        self.assertEqual(seen - closure - beside - recorders - read_by(step), set())
+        pins = step.pins(self.sources) | self.sources.pins(sorted(recorders))
+        self.assertEqual(distributions(files) - set(pins), set())
+        return sorted(seen & closure)
+
+    def test_measuring(self) -> None:
+        """Every experiment's module, with the processes it starts, opens no source outside its closure."""
+        sections: dict[str, tuple[str, Any]] = {}
+        for name, experiment in self.config["experiments"].items():
+            sections.setdefault(experiment["measure"]["by"], (name, experiment["measure"]))
+        self.assertLessEqual(set(STARTED), set(sections))
+        for by, (name, section) in sections.items():
+            with self.subTest(by):
+                status, said, files = opened("-c", MEASURE.format(by), json.dumps(small(section)))
+                if said.startswith("refused") and by not in STARTED:
+                    self.skipTest(said)
+                self.assertEqual(status, 0, said)
+                seen = self.covers(chain.measure_step(name, section), files, beside=set())
+                for module in (f"experiments/{by}", STARTED.get(by, f"experiments/{by}")):
+                    self.assertIn(f"src/inference_lab/{module}.py", seen)
+
+    def test_a_load(self) -> None:
+        """A load of the user's own opens no source outside the closure of its command."""
+        with reference_server() as base_url, tempfile.TemporaryDirectory() as folder:
+            words = [
+                "--base-url",
+                base_url,
+                "--requests",
+                "2",
+                "--concurrency",
+                "1",
+                "--output",
+                f"{folder}/run1",
+            ]
+            status, said, files = opened("-m", "inference_lab.serving.load_command", *words)
+            self.assertEqual(status, 0, said)
+            seen = self.covers(chain.measure_step(f"{folder}/run1/", {}), files, beside=set())
+            self.assertIn("src/inference_lab/serving/client.py", seen)
+
+    def test_deriving(self) -> None:
+        """Every summary, figure, page and article opens no source and no file its receipt does not name."""
+        walk = Chain(self.config)
+        steps: dict[tuple[str, ...], Step] = {}
+        for experiment in walk.experiments:
+            for step in walk.steps(experiment)[1:]:
+                if Path(chain.folder(experiment), "manifest.json").exists():
+                    steps.setdefault((step.stage, *step.modules), step)
+        self.assertGreaterEqual(len(steps), 12)
+
+        def derive(step: Step) -> tuple[int, str, set[str]]:
+            return opened("-c", DERIVE, json.dumps(self.config), step.experiment, step.receipt)
+
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            for step, (status, said, files) in zip(
+                steps.values(), pool.map(derive, steps.values()), strict=True
+            ):
+                with self.subTest(step.name):
+                    self.assertEqual(status, 0, said)
+                    beside = DISPATCH | ({SCHEMA} if step.stage == "analysis" else set())
+                    module = f"src/inference_lab/{step.modules[0].replace('.', '/')}.py"
+                    self.assertIn(module, self.covers(step, files, beside=beside))
+
+
+if __name__ == "__main__":
+    unittest.main()
