@@ -23,7 +23,10 @@ from inference_lab.serving.record_file import INFO
 from inference_lab.serving.reference_process import reference_server
 
 _LIMIT_S = 300.0
-STEP_COLUMNS = ("step", "started_ns", "ended_ns", "batch", "prefill_tokens", "decode_tokens", "waiting")
+STEP_COLUMNS = (
+    *("step", "started_ns", "ended_ns", "batch", "prefill_requests", "prefill_tokens"),
+    *("decode_requests", "decode_tokens", "waiting"),
+)
 Line = dict[str, Any]
 
 

@@ -23,9 +23,9 @@ Ancillary = tuple[int, int, bytes]
 class ArrivalClock:
     """Converts kernel stamps; says `None` when a stamp cannot be trusted.
 
-    A step of the wall clock is noticed at the first comparison after it, so it happened between two of them. A
-    stamp is trusted when only one of the two offsets, before and after the step, gives it a time that
-    can be.
+    A step of the wall clock is noticed at the first comparison after it, so it happened between two of
+    them. A stamp is trusted when only one of the two offsets, before and after the step, gives it a time
+    that can be.
     """
 
     def __init__(

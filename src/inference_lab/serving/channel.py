@@ -47,7 +47,8 @@ class Inbox:
 
     def discard(self, sock: socket.socket) -> None:
         """Read it no more."""
-        if sock in self._selector.get_map():
+        read = self._selector.get_map()  # None after the end
+        if read and sock in read:
             self._selector.unregister(sock)
 
     def read(self) -> None:

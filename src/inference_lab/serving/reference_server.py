@@ -20,6 +20,7 @@ from inference_lab.errors import InputError
 from inference_lab.serving.alarm import Alarm
 from inference_lab.serving.arrival_clock import ArrivalClock
 from inference_lab.serving.channel import Channel, Inbox
+from inference_lab.serving.exposition import Exposition
 from inference_lab.serving.manner import MANNERS, Manner, StreamWriter, http_response, prompt_tokens
 from inference_lab.serving.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
 
@@ -114,7 +115,8 @@ class _Stream:
         self.job.is_aborted = self.job.is_aborted or ended != "whole"
         if self._peer.stream is self:
             self._peer.stream = None
-            self._server.finish(self.truth | {"finished_ns": monotonic_ns(), "ended": ended})
+            over = {"started_ns": self.job.started_ns, "finished_ns": monotonic_ns(), "ended": ended}
+            self._server.finish(self.truth | over)
 
 
 class _Peer:
@@ -231,6 +233,8 @@ class ReferenceServer:
         model: str = "reference",
         manner: str = "good",
         truth: Path | None = None,
+        block_size: int | None = None,
+        num_gpu_blocks: int | None = None,
     ) -> None:
         if manner not in MANNERS:
             raise InputError(f"manner is {manner!r}, must be one of {', '.join(MANNERS)}")
@@ -245,7 +249,9 @@ class ReferenceServer:
         self._flushed_ns = 0
         self._scheduler = Scheduler(self.settings)
         self._work = asyncio.Event()
-        self._totals = dict.fromkeys(("prompt_tokens", "generation_tokens", "request_success"), 0)
+        self._exposition = Exposition(
+            self._scheduler, model, block_size=block_size, num_gpu_blocks=num_gpu_blocks
+        )
 
     async def __aenter__(self) -> "ReferenceServer":
         self._listener = socket.create_server(self._where, backlog=1024)
@@ -306,13 +312,13 @@ class ReferenceServer:
 
     def finish(self, truth: dict[str, Any]) -> None:
         """Keep the truth of one request that is over."""
-        self._totals["prompt_tokens"] += truth["prompt_tokens"]
-        self._totals["request_success"] += truth["ended"] == "whole"
+        self._exposition.add_request(truth)
         self._write(truth)
 
     def _on_step(self, step: Step, tokens: int) -> None:
-        self._totals["generation_tokens"] += tokens
-        self._write({"kind": "step", **step.row(monotonic_ns())})
+        ended_ns = monotonic_ns()
+        self._exposition.add_step(step, ended_ns, tokens)
+        self._write({"kind": "step", **step.row(ended_ns)})
 
     def _write(self, line: dict[str, Any]) -> None:
         if self._truth is not None:
@@ -335,18 +341,5 @@ class ReferenceServer:
         if path == "/version":
             return "application/json", json.dumps({"version": "reference"}).encode()
         if path == "/metrics":
-            return "text/plain; version=0.0.4", self._metrics().encode()
+            return "text/plain; version=0.0.4", self._exposition.text()
         return None
-
-    def _metrics(self) -> str:
-        scheduler = self._scheduler
-        gauges = {
-            "num_requests_running": sum(not job.is_over for job in scheduler.running),
-            "num_requests_waiting": sum(not job.is_over for job in scheduler.waiting),
-        }
-        lines: list[str] = []
-        for kind, suffix, values in (("gauge", "", gauges), ("counter", "_total", self._totals)):
-            for name, value in values.items():
-                lines.append(f"# TYPE vllm:{name}{suffix} {kind}")
-                lines.append(f'vllm:{name}{suffix}{{model_name="{self.model}"}} {value}')
-        return "\n".join([*lines, ""])

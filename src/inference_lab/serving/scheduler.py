@@ -40,7 +40,10 @@ class EngineSettings:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request inside the engine. `emit` is called with each of its tokens' numbers, from 1."""
+    """One request inside the engine. `emit` is called with each of its tokens' numbers, from 1.
+
+    `started_ns` is when the first step with it started.
+    """
 
     prompt_tokens: int
     output_tokens: int
@@ -48,6 +51,7 @@ class Job:
     prefilled: int = 0
     emitted: int = 0
     is_aborted: bool = False
+    started_ns: int | None = None
 
     @property
     def is_over(self) -> bool:
@@ -74,7 +78,9 @@ class Step:
             "started_ns": self.started_ns,
             "ended_ns": ended_ns,
             "batch": len(self.batch),
+            "prefill_requests": len(self.batch) - self.decode_tokens,
             "prefill_tokens": self.prefill_tokens,
+            "decode_requests": self.decode_tokens,
             "decode_tokens": self.decode_tokens,
             "waiting": self.waiting,
         }
@@ -114,6 +120,7 @@ class Scheduler:
                 job = unfinished.popleft()
             elif self.waiting and len(self.running) < settings.max_num_seqs:
                 job = self.waiting.popleft()
+                job.started_ns = now_ns
                 self.running.append(job)
             else:
                 break

@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--itl-ms", type=float, default=default.itl_ms, help="a step of decodes alone")
     add("--spread", type=float, default=default.spread, help="steps vary by up to this share")
     add("--seed", type=int, default=default.seed)
+    add("--block-size", type=int, help="of the KV cache that /metrics describes; limits nothing")
+    add("--num-gpu-blocks", type=int, help="of the same")
     add("--manner", default="good", choices=MANNERS, help="how streams are written, faults included")
     add("--truth", type=Path, help="file for receipts, token writes and steps, one JSON line each")
     add("--cpu", type=int, help="run on this core alone")
@@ -49,39 +51,38 @@ def run(args: argparse.Namespace) -> int:
         spread=args.spread,
         seed=args.seed,
     )
-    return serve_reference(
-        settings, host=args.host, port=args.port, model=args.model, manner=args.manner, truth=args.truth
+    server = ReferenceServer(
+        settings,
+        host=args.host,
+        port=args.port,
+        model=args.model,
+        manner=args.manner,
+        truth=args.truth,
+        block_size=args.block_size,
+        num_gpu_blocks=args.num_gpu_blocks,
     )
+    return serve(server, f"{args.host}:{args.port}")
 
 
-def serve_reference(
-    settings: EngineSettings,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    model: str = "reference",
-    manner: str = "good",
-    truth: Path | None = None,
-) -> int:
+def serve(server: ReferenceServer, where: str) -> int:
     """Serve until SIGTERM or SIGINT, having printed one JSON line with the base URL; the exit code.
 
     Raises MeasurementRefused when the port cannot be had.
     """
 
-    async def serve() -> int:
+    async def until_stopped() -> int:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        server = ReferenceServer(settings, host=host, port=port, model=model, manner=manner, truth=truth)
         async with server:
             print(json.dumps({"base_url": server.base_url, "pid": os.getpid()}), flush=True)
             await stop.wait()
         return 0
 
     try:
-        return run_in_event_loop(serve)
+        return run_in_event_loop(until_stopped)
     except OSError as error:
-        raise MeasurementRefused(f"cannot serve on {host}:{port}: {error}; choose another") from None
+        raise MeasurementRefused(f"cannot serve on {where}: {error}; choose another") from None
 
 
 def main() -> int:
