@@ -173,12 +173,12 @@ class TestInterrupts(LoadCase):
             self.assertLess(time.monotonic(), give_up, "it never happened")
             time.sleep(0.01)
 
-    def running(self) -> int:
+    def running(self) -> float:
         """How many requests the server has in its engine."""
         url = self.base_url.replace("/v1", "/metrics")
         with urllib.request.urlopen(url) as answer:
             lines = answer.read().decode().splitlines()
-        return int(next(line.split()[-1] for line in lines if line.startswith("vllm:num_requests_run")))
+        return float(next(line.split()[-1] for line in lines if line.startswith("vllm:num_requests_run")))
 
     def test_once_drains(self) -> None:
         """After one Ctrl-C the requests in flight end and the record is complete and marked."""
