@@ -3,6 +3,7 @@
 Answers: is the vLLM that would be measured the pinned one, whole and unchanged? Imports nothing of it.
 """
 
+import csv
 import hashlib
 import os
 import re
@@ -185,19 +186,22 @@ def _release(versions: dict[str, str]) -> str | None:
 
 def _torn(site: Path) -> list[str]:
     """Distributions that an interrupted pip left without their list of files, or without one of them."""
-    torn: list[str] = []
-    for info in sorted(site.glob("*.dist-info")):
-        record = info / "RECORD"
-        rows = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
-        sizes = [row.rsplit(",", 2) for row in rows]
-        whole = rows and all(
-            (site / name.strip('"')).exists()
-            and (not size or (site / name.strip('"')).stat().st_size == int(size))
-            for name, _, size in sizes
-        )
-        if not whole:
-            torn.append(normal(info.name.removesuffix(".dist-info").rpartition("-")[0]))
-    return torn
+    return [
+        normal(info.name.removesuffix(".dist-info").rpartition("-")[0])
+        for info in sorted(site.glob("*.dist-info"))
+        if not _is_whole(site, info / "RECORD")
+    ]
+
+
+def _is_whole(site: Path, record: Path) -> bool:
+    if not record.exists():
+        return False
+    with record.open(encoding="utf-8", newline="") as file:
+        # Bytecode is left out: the first import may write it anew.
+        rows = [(site / name, size) for name, _, size in csv.reader(file) if not name.endswith(".pyc")]
+    return bool(rows) and all(
+        path.exists() and (not size or path.stat().st_size == int(size)) for path, size in rows
+    )
 
 
 def _digest(site: Path) -> str:
