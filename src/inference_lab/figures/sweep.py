@@ -80,8 +80,8 @@ def draw(view: View) -> str:
         raise RecordError(f"{view.record.experiment}: summary.csv has no column {axis}; draw a sweep")
     cells = {(row["metric"], row[axis]): row for row in view.summary}
     columns = [str(value) for value in values]
-    asked = CACHE if axis == "kv_cache_gib" else PANELS
-    shown = [panel for panel in asked if any((s.metric, c) in cells for s in panel.series for c in columns)]
+    asked = CACHE if axis == "kv_cache_gib" and _known(CACHE, cells, columns) else PANELS
+    shown = _known(asked, cells, columns)
     if not shown:
         raise RecordError(f"{view.record.experiment}: summary.csv has nothing to draw over {axis}")
     named = {series.whose for panel in shown for series in panel.series}
@@ -102,6 +102,11 @@ def draw(view: View) -> str:
         at.set_xlim(-0.5, len(columns) - 0.5)
     panels[-1].set_xlabel(axis)
     return svg(figure, view)
+
+
+def _known(panels: Sequence[Panel], cells: Cells, columns: Sequence[str]) -> list[Panel]:
+    """The panels for which the summary has a number."""
+    return [p for p in panels if any((s.metric, value) in cells for s in p.series for value in columns)]
 
 
 def _conditions(view: View, axis: str) -> str:
