@@ -130,7 +130,8 @@ def _draw(panel: Axes, what: Panel, cells: Cells, columns: Sequence[str]) -> Non
             _point(panel, mark, x, y, f"{series.metric}-{series.column}-{value}")
             xs, ys, seen = [*xs, x], [*ys, y], [*seen, y, lo, hi]
         panel.plot(xs, ys, color=mark.color, linestyle=mark.line, linewidth=0.8, alpha=0.7)
-    scale(panel, [*seen, *([1.0] if what.log is False else [])], what.label, log=what.log)
+    log = what.log if min(seen) > 0 else False
+    scale(panel, [*seen, *([1.0] if log is False else [])], what.label, log=log)
 
 
 def _point(panel: Axes, mark: Mark, x: float, y: float, gid: str) -> None:

@@ -51,7 +51,7 @@ def draw(view: View) -> str:
             if (bound := steady_below(values)) is not None:
                 panel.axhline(bound, color=mark.color, linestyle=(0, (1, 2)), linewidth=0.9)
             seen += values
-        scale(panel, seen, _LABELS[metric.name])
+        scale(panel, seen, _LABELS[metric.name], log=None if min(seen) > 0 else False)
         if panel is not panels[-1]:
             panel.tick_params(labelbottom=False)
     panels[-1].set_xlabel("request of the server, in order of arrival")
