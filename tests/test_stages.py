@@ -5,6 +5,7 @@ import fcntl
 import os
 import unittest
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -150,6 +151,19 @@ class MeasureTest(unittest.TestCase):
             side_effect=MeasurementRefused("path dynamic differs from its oracle")
         )
         self.refused(MeasurementRefused, "differs from its oracle", measured=True)
+
+    def test_an_invalid_measurement_takes_no_place(self) -> None:
+        """It is kept whole and marked beside the record that stands, and refused with its reason."""
+        self.measure()
+        stood = MANIFEST.read_bytes()
+        facts = {"oracle": [], "validity": {"valid": False, "reasons": ["the server died"]}}
+        self.module.measure.side_effect = lambda *_: replace(found(), facts=facts)
+        with self.assertRaisesRegex(MeasurementRefused, r"m1: invalid, because the server died; .*-invalid"):
+            self.measure()
+        self.assertEqual(MANIFEST.read_bytes(), stood)
+        (kept,) = Path("results/m1/superseded").glob("*-invalid/manifest.json")
+        record = store.load_record(kept)
+        self.assertEqual((record.samples, record.manifest["validity"]), (SAMPLES, facts["validity"]))
 
     def test_a_source_that_changes_meanwhile_records_nothing(self) -> None:
         """When a measured source is edited during the run, the record that stood there stays."""

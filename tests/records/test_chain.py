@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records import chain
+from inference_lab.records import chain, store
 from inference_lab.records.chain import Asked, Chain
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.sources import Sources
@@ -259,6 +259,52 @@ class StalenessTest(unittest.TestCase):
         Path(AT, "manifest.json").unlink()
         with self.assertRaisesRegex(ConfigError, "m1 is measured by hand .* -R results/m1/manifest.json"):
             stale(manual)
+
+
+class ReportTest(unittest.TestCase):
+    """One report of several experiments."""
+
+    def setUp(self) -> None:
+        """Two experiments name a report; one of them is recorded, the other waits to be asked."""
+        checkout.enter(self)
+        checkout.record(CONFIG)
+        Path(f"{SOURCE}analysis/report_page.py").write_text("import math\n")
+        told = changed("judge", report="both")["experiments"]["m1"]
+        self.config = {"experiments": {"m1": told, "m2": {**told, "refresh": "manual"}}}
+        for step in Chain(self.config).steps("m1")[1:]:  # the judge: part names the report now
+            store.make(step, lambda step=step: {path: f"{path}\n" for path in step.makes})
+
+    def test_it_is_of_what_is_measured(self) -> None:
+        """It reads the record, summary and verdicts of every member that has one and names the others."""
+        (step,) = Chain(self.config).reports_of(["m1", "m2"])
+        self.assertEqual((step.name, step.makes), ("both report", ("results/both/report.md",)))
+        files = [f"{AT}/{file}" for file in ("summary.csv", "verdicts.csv", "manifest.json")]
+        self.assertEqual(step.reads, (*files, "predictions/m1.yaml"))
+        figures = ["latency.svg", "throughput.svg"]
+        about = [{"experiment": "m1", "figures": figures}]
+        self.assertEqual(step.section, {"experiments": about, "unmeasured": ["m2"]})
+        self.assertEqual(Chain(self.config).reports_of(["m2"]), [])
+
+    def test_it_follows_its_members(self) -> None:
+        """Made once it holds; another verdict of a member makes it again, and verifying depends on it."""
+        walk = Chain(self.config)
+        (step,) = walk.reports_of(["m1"])
+        self.assertEqual(walk.why(step), ["not made yet"])
+        store.make(step, lambda: {step.makes[0]: "report\n"})
+        self.assertEqual(Chain(self.config).why(step), [])
+        self.assertIn(step.receipt, Chain(self.config).verify_step().reads)
+        edit("predictions/m1.yaml", "does it", "why does it")
+        self.assertIn("m1 analyze: predictions/m1.yaml changed", Chain(self.config).why(step))
+
+    def test_pins_of_what_serves_are_part_of_a_record(self) -> None:
+        """A section that names a file of pins is measured under them; another version is told."""
+        Path("pins.txt").write_text("vllm==1\n")
+        config = changed("measure", environment="pins.txt")
+        step = Chain(config).step("measure", "m1")
+        checkout.replace_record(step)
+        self.assertEqual(Chain(config).stale_record(step), [])
+        Path("pins.txt").write_text("vllm==2\n")
+        self.assertEqual(Chain(config).stale_record(step), ["pins.txt changed"])
 
 
 class ReceiptTest(unittest.TestCase):

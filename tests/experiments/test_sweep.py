@@ -1,0 +1,140 @@
+"""The sweep experiment: what it plans, and what is left of a measurement whose server dies."""
+
+import contextlib
+import csv
+import io
+import json
+import unittest
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from inference_lab.errors import MeasurementRefused
+from inference_lab.experiments import sweep
+from inference_lab.serving.record_file import NAME
+from inference_lab.serving.server_process import Server
+from tests.loads import request
+
+FIXED = {"requests": 2, "input_tokens": 8, "output_tokens": 3, "max_num_seqs": 4, "seed": 1}
+SECTION: dict[str, Any] = {
+    "fixed": FIXED,
+    "server": {"kind": "reference"},
+    "servers": 2,
+    "rounds": 3,
+    "warmup_requests": 5,
+    "sample_s": 60,
+    "quiet_cores": 1,
+    "quiet_wait_s": 0,
+}
+CONCURRENCY = {**SECTION, "vary": {"concurrency": [1, 2, 4]}}
+MAX_NUM_SEQS = {**SECTION, "vary": {"max_num_seqs": [1, 2]}, "fixed": {**FIXED, "concurrency": 2}}
+
+
+class Servers:
+    """Stands in for start_server: servers that took a step in each load, and one load that kills."""
+
+    def __init__(self, dies_in: int | None = None, gets_ready: bool = True) -> None:
+        self.loads: list[sweep.Load] = []
+        self.settings: list[Mapping[str, Any]] = []
+        self.dies_in, self.gets_ready = dies_in, gets_ready
+        self.at: list[int] = []
+
+    @contextlib.contextmanager
+    def start(self, settings: Mapping[str, Any], _: Path) -> Generator[Server]:
+        """A server that does nothing."""
+        if not self.gets_ready:
+            raise MeasurementRefused("not ready")
+        self.settings.append(settings)
+        first = len(self.at)
+        yield Server("http://127.0.0.1:1/v1", {"kind": "scripted"}, lambda: self.steps(first), self.check)
+
+    def steps(self, first: int) -> list[dict[str, Any]]:
+        """A step in each load of a server."""
+        return [{"step": n, "started_ns": at, "batch": 1} for n, at in enumerate(self.at[first:])]
+
+    def check(self) -> None:
+        """Refuses once it has died."""
+        if self.dies_in is not None and len(self.loads) > self.dies_in:
+            raise MeasurementRefused("the server ended by signal 9; its log says\n  | killed")
+
+    def load(self, _: str, folder: Path, load: sweep.Load) -> int:
+        """A client whose two requests succeed."""
+        self.loads.append(load)
+        self.at.append(sweep.monotonic_ns())
+        folder.mkdir()
+        lines = [request(n, name=load.name).line() for n in (0, 1)]
+        (folder / NAME).write_bytes(b"".join(lines))
+        return 0
+
+
+def measured(servers: Servers, section: Mapping[str, Any]) -> sweep.Measurement:
+    """What the sweep records against these servers."""
+    with (
+        mock.patch.object(sweep, "start_server", servers.start),
+        mock.patch.object(sweep, "_client", servers.load),
+        mock.patch("inference_lab.serving.scraper.get", return_value=None),
+        mock.patch.object(sweep.environment, "wait_until_quiet", return_value=0.0),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        return sweep.measure(section, lambda *_: None)
+
+
+class TestPlan(unittest.TestCase):
+    """Which servers are started, and what each is asked."""
+
+    def test_an_axis_of_the_load_keeps_its_server(self) -> None:
+        """Each server gets its warm-up and then, in each round, every value once, shuffled."""
+        servers = Servers()
+        measured(servers, CONCURRENCY)
+        self.assertEqual(
+            [dict(one) for one in servers.settings], [{"kind": "reference", "max_num_seqs": 4}] * 2
+        )
+        own = servers.loads[:10]
+        self.assertEqual((own[0].cell, own[0].asks["requests"], own[0].asks["concurrency"]), ({}, 5, 4))
+        rounds = [[load.cell["concurrency"] for load in own[1:] if load.round == n] for n in range(3)]
+        self.assertEqual([sorted(values) for values in rounds], [[1, 2, 4]] * 3)
+        self.assertGreater(len(set(map(tuple, rounds))), 1)
+        again = Servers()
+        measured(again, CONCURRENCY)
+        self.assertEqual(again.loads, servers.loads)
+
+    def test_an_axis_of_the_server_starts_one_for_each_value(self) -> None:
+        """Every value is served by as many fresh servers as asked for, and each serves all its rounds."""
+        servers = Servers()
+        measured(servers, MAX_NUM_SEQS)
+        self.assertEqual(sorted(one["max_num_seqs"] for one in servers.settings), [1, 1, 2, 2])
+        self.assertEqual(len(servers.loads), 4 * (1 + 3))
+        self.assertEqual({load.asks["concurrency"] for load in servers.loads}, {2})
+        self.assertEqual(len({load.name for load in servers.loads}), 16)
+
+
+class TestRecord(unittest.TestCase):
+    """What is recorded."""
+
+    def test_steps_and_pages_name_their_load(self) -> None:
+        """Every step is of the load it was made in; every load has a page before and after it."""
+        servers = Servers()
+        found = measured(servers, CONCURRENCY)
+        steps = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
+        self.assertEqual([row["load"] for row in steps], [load.name for load in servers.loads])
+        cells = [str(load.cell.get("concurrency", "")) for load in servers.loads]
+        self.assertEqual([row["concurrency"] for row in steps], cells)
+        lines = [json.loads(line) for line in found.files["server.jsonl"].splitlines()]
+        self.assertEqual([line["phase"] for line in lines], ["before", "after"] * 20)
+        before = [session["requests_before"] for session in found.facts["sessions"]]
+        self.assertEqual(before, [*range(0, 20, 2)] * 2)
+        self.assertEqual(found.facts["validity"], {"valid": True, "reasons": []})
+
+    def test_a_dead_server_leaves_what_there_was(self) -> None:
+        """The record ends with the load it died in, is whole, and says in one line why it is invalid."""
+        found = measured(Servers(dies_in=3), CONCURRENCY)
+        self.assertEqual((found.rows["requests.jsonl"], found.rows["raw.csv"]), (8, 4))
+        self.assertEqual(len(found.facts["servers"]), 1)
+        validity = {"valid": False, "reasons": ["the server ended by signal 9"]}
+        self.assertEqual(found.facts["validity"], validity)
+
+    def test_a_server_that_never_gets_ready_refuses(self) -> None:
+        """With nothing recorded there is nothing to mark."""
+        with self.assertRaisesRegex(MeasurementRefused, "not ready"):
+            measured(Servers(gets_ready=False), CONCURRENCY)
