@@ -89,6 +89,8 @@ class StageCommandsTest(unittest.TestCase):
         judge = json.dumps(JUDGE)
         for words, said in (
             (["summarize", "m1", "--section", judge], "results/m1/raw.csv: cannot be read"),
+            (["summarize", "m1", "--section", "{}"], "the section has no key 'by'"),
+            (["measure", "m1", "--section", '{"by": 3}'], "the section has no key 'by'"),
             (["figure", "m1", "latency.svg", "--section", judge], "results/m1/summary.csv: cannot be read"),
             (["figure", "m1", "x.svg", "--section", judge], "m1 has no figure 'x.svg'"),
             (["measure", "m1", "--section", json.dumps(MEASURE | {"by": "none"})], "no module inference_lab"),

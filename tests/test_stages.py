@@ -304,6 +304,12 @@ class DeriveTest(unittest.TestCase):
             },
         )
 
+    def test_a_summary_that_is_no_text_is_one_line(self) -> None:
+        """A figure or page of a summary in another encoding names the file and the way out."""
+        Path("results/m1/summary.csv").write_bytes(b"path,n\n\xff,4\n")
+        with self.assertRaisesRegex(RecordError, r"summary\.csv: cannot be read .*rebuild it from raw$"):
+            stages.read_view("m1", JUDGE, "latency.svg")
+
     def test_texts_are_made_without_writing(self) -> None:
         """What a step would write can be had without a file being touched: so it is verified."""
         before = sorted(Path("results").rglob("*"))

@@ -18,7 +18,7 @@ from inference_lab import environment
 from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
 from inference_lab.records import chain, locks, store
 from inference_lab.records.chain import Chain, Step
-from inference_lab.records.files import json_text, sha256_file, write_file
+from inference_lab.records.files import json_text, read_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
 from inference_lab.records.raw import CONTROLS
 from inference_lab.records.record import Calibration, Measurement, Record, View
@@ -193,7 +193,7 @@ def read_view(experiment: str, judge: Mapping[str, Any], figure: str) -> View:
     """What one figure or page of a recorded experiment is drawn from."""
     at = Path(chain.folder(experiment))
     record = store.load_record(at / "manifest.json")
-    return view_of(record, (at / "summary.csv").read_text(encoding="utf-8"), judge, figure)
+    return view_of(record, read_text(at / "summary.csv", "rebuild it from raw"), judge, figure)
 
 
 def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str) -> View:

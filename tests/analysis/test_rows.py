@@ -54,6 +54,7 @@ class ReadSummary(unittest.TestCase):
             "cut off": TEXT[:-3],
             "a value short": TEXT.replace(",yes,", ",", 1),
             "a row twice": "".join([*lines, lines[3]]),
+            "a field without end": TEXT + '"' + "x" * 200_000 + "\n",
             "a column twice": TEXT.replace("aa_lo", "aa_hi", 1),
         }.items():
             with self.subTest(case), self.assertRaisesRegex(RecordError, r"summary\.csv.*rebuild"):

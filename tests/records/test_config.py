@@ -81,6 +81,8 @@ REFUSED: list[tuple[str, Any, tuple[str, ...]]] = [
     ("judge.knee_factor", 1, ("knee_factor: is 1, must be more than 1",)),
     ("judge.knee_factor", float("nan"), ("knee_factor: is nan, must be of type number",)),
     ("judge.figures", {"latency.png": "figures.latency"}, ("'latency.png' is not of the form",)),
+    ("judge.figures", {"analysis.md": "figures.latency"}, ("'analysis.md' is not of the form",)),
+    ("judge.figures", {1: "figures.latency"}, ("is 1, must be of type string",)),
     ("judge.figures", {"latency.svg": "os.system"}, ("'os.system' is not of the form",)),
     ("measure", [], ("m1.measure: is [], must be of type object",)),
     ("judge", MISSING, ("m1: key 'judge' is missing",)),

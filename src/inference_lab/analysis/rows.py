@@ -48,7 +48,10 @@ def summary_rows(text: str, file: str) -> list[dict[str, str]]:
     """The rows in the text of a summary.csv, checked as `read_summary` says; `file` is named in errors."""
     if not text.endswith("\n"):
         raise RecordError(f"{file}: the last row is cut off (no line end); {_AGAIN}")
-    header, *lines = csv.reader(io.StringIO(text))
+    try:
+        header, *lines = csv.reader(io.StringIO(text))
+    except csv.Error as error:
+        raise RecordError(f"{file}: no CSV ({error}); {_AGAIN}") from None
     if not lines:
         raise RecordError(f"{file}: there is a header but no row; {_AGAIN}")
     if len(set(header)) != len(header):

@@ -108,7 +108,7 @@ def measure_step(experiment: str, section: Mapping[str, Any]) -> Step:
         f"{folder(experiment)}/manifest.json",
         makes=_raw(experiment),
         reads=(section["environment"],) if "environment" in section else (),
-        modules=("serving.load_command" if load else f"experiments.{section['by']}",),
+        modules=("serving.load_command" if load else f"experiments.{_by(section)}",),
         section=section,
     )
 
@@ -122,7 +122,7 @@ def summary_step(experiment: str, section: Mapping[str, Any]) -> Step:
         f"{folder(experiment)}/receipts/summary.json",
         makes=(f"{folder(experiment)}/summary.csv",),
         reads=(*_record(experiment), *_calibration(section)),
-        modules=(f"analysis.{section['by']}",),
+        modules=(f"analysis.{_by(section)}",),
         section=section,
     )
 
@@ -223,6 +223,13 @@ def _raw(experiment: str) -> tuple[str, ...]:
 
 def _record(experiment: str) -> tuple[str, ...]:
     return (*_raw(experiment), f"{folder(experiment)}/manifest.json")
+
+
+def _by(section: Mapping[str, Any]) -> str:
+    """The module a section names. config.yaml is checked for it, a section given as words is not."""
+    if not isinstance(name := section.get("by"), str):
+        raise ConfigError("the section has no key 'by', a module's name: give a whole section of config.yaml")
+    return name
 
 
 def _calibration(section: Mapping[str, Any]) -> tuple[str, ...]:
