@@ -65,6 +65,11 @@ class _About:
         found = number(row, column, self.name)
         return short(found or 0.0) if interval == (None, None) else with_interval(found, interval)
 
+    def numeric(self, metric: str, column: str, value: str) -> float | None:
+        """A number of a cell; None where it is undefined."""
+        row = pick(self.rows, {"metric": metric, self.axis: value}, self.name)
+        return None if row is None else number(row, column, self.name)
+
 
 def report(name: str, section: Mapping[str, Any]) -> str:
     """The text of results/<name>/report.md; `section` names the experiments it is about and those unmeasured.
@@ -76,6 +81,7 @@ def report(name: str, section: Mapping[str, Any]) -> str:
         ("Environment", _environment(about)),
         ("What was asked, and what came of it", _answers(about)),
         ("What was found", (text for each in about for text in _found(each))),
+        ("What limits what", (text for each in about for text in _limits(each))),
         ("What was predicted, and the verdicts", (text for each in about for text in _verdicts(each))),
         ("What is not shown", _boundary(about, section["unmeasured"])),
         ("How to repeat it", _repeat(about, name)),
@@ -160,6 +166,49 @@ def _found(each: _About) -> Iterator[str]:
         yield f"![{each.name}: {figure}](../{each.name}/{figure})"
     if advice := {part for row in each.rows for part in row["advice"].split(SEPARATOR) if row["flags"]}:
         yield "\n".join(f"- Flagged: {part}" for part in sorted(advice))
+
+
+def _limits(each: _About) -> Iterator[str]:
+    """Of every value: what of what the server allows was reached, by its steps and its queue."""
+    rows: list[list[str]] = []
+    for value in each.values:
+        seen = {name: each.numeric(name, column, value) for name, column in _LIMITS}
+        settings = {**each.manifest["conditions"]["fixed"], each.axis: float(value)}
+        if seen["peak_step_batch"] is None:
+            rows.append([value, "", "", "unknown: the steps of the server are not seen from here"])
+            continue
+        queued, ttft = seen["server_queue_mean"], seen["server_ttft_mean"]
+        share = "" if queued is None or not ttft else f"{100 * queued / ttft:.0f}%"
+        batch = f"{seen['peak_step_batch']:g} of {settings['max_num_seqs']:g}"
+        rows.append([value, batch, share, _limit(seen, settings)])
+    yield f"### {each.name}"
+    yield table([each.axis, "largest batch", "queue in the server's TTFT", "limited by"], rows)
+
+
+_LIMITS = (
+    ("peak_step_batch", "value"),
+    ("peak_in_flight", "value"),
+    ("step_prefill_tokens_peak", "median"),
+    ("peak_waiting", "median"),
+    ("preemptions", "median"),
+    ("server_queue_mean", "median"),
+    ("server_ttft_mean", "median"),
+)
+
+
+def _limit(seen: Mapping[str, float | None], settings: Mapping[str, float]) -> str:
+    """What was at its bound, in words: each is read from a recorded number and none excludes another."""
+    batch, waiting = seen["peak_step_batch"] or 0, seen["peak_waiting"] or 0
+    found: list[str] = []
+    if seen["preemptions"]:
+        found.append("the KV cache: running requests were preempted")
+    if (seen["step_prefill_tokens_peak"] or 0) >= settings["max_num_batched_tokens"]:
+        found.append("max_num_batched_tokens: a step was full of prompt tokens")
+    if batch >= settings["max_num_seqs"] and waiting:
+        found.append(f"max_num_seqs: a full batch, and {waiting:g} waited")
+    if not found and batch == seen["peak_in_flight"]:
+        found.append("the clients: all that was in flight was in a step")
+    return "; ".join(found) or "none of the declared bounds was reached"
 
 
 def _verdicts(each: _About) -> Iterator[str]:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from inference_lab.analysis.rows import Row, bounds, number
 from inference_lab.errors import RecordError
-from inference_lab.figures.style import ALARM, MARKS, SMALL, Line, Mark, page, scale, styled, svg
+from inference_lab.figures.style import ALARM, INK, MARKS, SMALL, Line, Mark, page, scale, styled, svg
 from inference_lab.records.record import View
 
 
@@ -36,12 +36,12 @@ WHOSE: dict[str, Mark] = dict(
     zip(
         ("client: P50 or median", "client: P95 or most in flight", "server: mean",
          "server: most waiting in a scrape",
-         "engine: mean or P50 of its steps", "engine: most or P95 of its steps"),
-        MARKS,
+         "engine: mean or P50 of its steps", "engine: most or P95 of its steps", "capacity formula"),
+        (*MARKS, Mark(INK, "x", "")),
         strict=True,
     )
 )  # fmt: skip
-_MID, _HIGH, _SERVER, _SCRAPED, _STEPS, _MOST = WHOSE
+_MID, _HIGH, _SERVER, _SCRAPED, _STEPS, _MOST, _FORMULA = WHOSE
 PANELS = (
     Panel("TTFT\nms", (Series(_MID, "ttft", "p50_ms"), Series(_HIGH, "ttft", "p95_ms"),
                        Series(_SERVER, "server_ttft_mean")), log=None),
@@ -58,11 +58,11 @@ PANELS = (
                                    Series(_MOST, "step_prefill_tokens_peak"))),
     Panel("step\nms", (Series(_STEPS, "step", "p50_ms"), Series(_MOST, "step", "p95_ms")), log=None),
 )  # fmt: skip
-CACHE = (
+CACHE = (  # shown where the size of the cache is varied
     Panel("KV cache\ntokens", (Series(_SERVER, "kv_cache_tokens", "value"),
-                               Series(_MID, "kv_capacity_tokens", "value"))),
+                               Series(_FORMULA, "kv_capacity_tokens", "value"))),
+    Panel("preempted\nrequests", (Series(_SERVER, "preemptions"),)),
 )  # fmt: skip
-_CACHE_WHOSE = {"said by the server": WHOSE[_SERVER], "by the capacity formula": WHOSE[_MID]}
 _TALL = 86
 
 Cells = Mapping[tuple[str, str], Row]  # by metric and value of the axis
@@ -80,12 +80,11 @@ def draw(view: View) -> str:
         raise RecordError(f"{view.record.experiment}: summary.csv has no column {axis}; draw a sweep")
     cells = {(row["metric"], row[axis]): row for row in view.summary}
     columns = [str(value) for value in values]
-    asked = CACHE if axis == "kv_cache_gib" and _known(CACHE, cells, columns) else PANELS
-    shown = _known(asked, cells, columns)
+    shown = _known((*CACHE, *PANELS) if axis == "kv_cache_gib" else PANELS, cells, columns)
     if not shown:
         raise RecordError(f"{view.record.experiment}: summary.csv has nothing to draw over {axis}")
     named = {series.whose for panel in shown for series in panel.series}
-    legend = _CACHE_WHOSE if asked is CACHE else {name: mark for name, mark in WHOSE.items() if name in named}
+    legend = {name: mark for name, mark in WHOSE.items() if name in named}
     head = (
         "Times over all requests, tokens or steps of a value; other numbers: median over its loads."
         " Bars: 95% interval; an end that n cannot bound is left open."

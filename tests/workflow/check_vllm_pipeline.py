@@ -1,0 +1,214 @@
+"""The code of the vLLM experiments against the reference server, which is quick and needs no vLLM.
+
+Measured, summarised, judged and drawn; a server that is killed meanwhile; a server that runs already.
+"""
+
+import contextlib
+import copy
+import io
+import os
+import signal
+import tempfile
+import threading
+import unittest
+import unittest.mock
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from inference_lab import stages
+from inference_lab.analysis.report_page import report
+from inference_lab.analysis.rows import summary_rows
+from inference_lab.analysis.serving import summarise
+from inference_lab.analysis.verdicts import evaluate, verdicts_csv
+from inference_lab.experiments import sweep
+from inference_lab.records import chain, store
+from inference_lab.records.config import load_config, read_yaml
+from inference_lab.records.prediction import load_prediction
+from inference_lab.records.record import Measurement, View
+from inference_lab.serving.reference_process import reference_server
+from tests.checkout import ROOT
+
+SVG = "{http://www.w3.org/2000/svg}"
+SOURCE = {"experiment": "x", "raw_sha256": "a" * 64, "summary_sha256": "b" * 64, "command": "rebuild it"}
+JUDGED = ("Supported", "Refuted", "Inconclusive", "Not reached")
+
+
+def laid_over(under: Any, over: Any) -> Any:
+    """A section with what `tests/ci.yaml` lays over it; an axis is replaced, not added to."""
+    if not (isinstance(under, Mapping) and isinstance(over, Mapping)):
+        return copy.deepcopy(over)
+    merged = {key: laid_over(under[key], over[key]) if key in over else under[key] for key in under}
+    return {**merged, **{key: over[key] for key in over if key not in under}}
+
+
+def sections() -> dict[str, Any]:
+    """The vLLM experiments as CI measures them."""
+    with contextlib.chdir(ROOT):
+        config = laid_over(load_config(), read_yaml(Path("tests/ci.yaml")))
+    return {name: its for name, its in config["experiments"].items() if its["measure"]["by"] == "sweep"}
+
+
+def put(name: str, section: Mapping[str, Any], found: Measurement) -> None:
+    """A measurement as a record of results/<name>/ in the working directory."""
+    manifest = {
+        "schema": chain.SCHEMA,
+        "experiment": name,
+        "kind": found.kind,
+        "conditions": section["measure"],
+        "inputs": {section["measure"]["environment"]: "c" * 64},
+        "prediction": None,
+        "started_at": "2026-12-01T10:00:00+00:00",
+        "finished_at": "2026-12-01T10:01:00+00:00",
+        **found.facts,
+        "environment": {**found.environment, "others_cpu": {"median": 0.0, "max": 0.0}},
+    }
+    store.replace_record(Path("results", name, "manifest.json"), found.files, found.rows, manifest)
+
+
+def view(name: str, section: Mapping[str, Any]) -> View:
+    """What its figures are drawn from, its summary put beside the record."""
+    record = store.load_record(Path("results", name, "manifest.json"))
+    judge = {key: value for key, value in section["judge"].items() if key != "calibration"}
+    summary = summarise(record, judge)
+    Path("results", name, "summary.csv").write_text(summary)
+    return View(record, summary_rows(summary, "summary.csv"), judge, SOURCE)
+
+
+def said(*_: object) -> None:
+    """Progress that nobody watches."""
+
+
+class TestPipeline(unittest.TestCase):
+    """Every vLLM experiment of config.yaml, made small and served by the reference server."""
+
+    sections: Mapping[str, Any]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """All of them measured into one folder."""
+        cls.sections = sections()
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        cls.enterClassContext(contextlib.chdir(folder))
+        for shared in ("predictions", "workflow"):
+            Path(shared).symlink_to(ROOT / shared)
+        for name, section in cls.sections.items():
+            put(name, section, sweep.measure(section["measure"], said))
+
+    def test_every_request_succeeds_and_every_load_was_watched(self) -> None:
+        """As many requests as asked for, all of them ok; a page before and after each load, steps in each."""
+        for name in self.sections:
+            with self.subTest(name):
+                record = store.load_record(Path("results", name, "manifest.json"))
+                self.assertEqual({request.status for request in record.requests}, {"ok"})
+                loads = [session["name"] for session in record.manifest["sessions"]]
+                for phase in ("before", "after"):
+                    self.assertEqual([x["load"] for x in record.server if x["phase"] == phase], loads)
+                self.assertEqual({row["load"] for row in record.rows}, set(loads))
+
+    def test_both_sides_count_the_same(self) -> None:
+        """Tokens that the server's counter grew by are those that the client asked for."""
+        for name, section in self.sections.items():
+            rows = view(name, section).summary
+            axis = next(iter(section["measure"]["vary"]))
+            found = {(row["metric"], row[axis]): float(row["median"] or 0) for row in rows}
+            for (metric, value), tokens in found.items():
+                if metric == "server_generation_tokens":
+                    with self.subTest(f"{name} {value}"):
+                        asked = section["measure"]["fixed"]
+                        self.assertEqual(tokens, asked["requests"] * asked["output_tokens"])
+
+    def test_the_scheduler_is_seen(self) -> None:
+        """In flight is the number of clients, in a step what max_num_seqs allows, in a chunk the budget."""
+        rows = {
+            name: {(row["metric"], row[next(iter(self.sections[name]["measure"]["vary"]))]): row["value"]
+                   for row in view(name, self.sections[name]).summary}
+            for name in ("vllm_concurrency", "vllm_max_seqs", "vllm_token_budget")
+        }  # fmt: skip
+        clients = rows["vllm_concurrency"]  # "" where loads of a value differ: a busy machine
+        for value in ("4", "8", "16", "32"):
+            self.assertIn(clients["peak_in_flight", value], (value, ""))
+            self.assertIn(clients["peak_step_batch", value], map(str, range(1, 1 + min(int(value), 8))))
+        self.assertEqual([rows["vllm_max_seqs"]["peak_step_batch", n] for n in "124"], ["1", "2", "4"])
+        budget = rows["vllm_token_budget"]
+        self.assertEqual([budget["step_prefill_tokens_peak", n] for n in ("32", "128")], ["32", "128"])
+
+    def test_every_prediction_can_be_judged(self) -> None:
+        """Each claim of each prediction points at rows there may be, and gets a verdict."""
+        for name, section in self.sections.items():
+            prediction = load_prediction(ROOT / f"predictions/{name}.yaml")
+            for verdict in evaluate(prediction, view(name, section), prediction_changed=False):
+                with self.subTest(f"{name} {verdict['id']}"):
+                    self.assertIn(verdict["verdict"], JUDGED)
+
+    def test_figures_and_report_are_made(self) -> None:
+        """Every declared figure is an SVG with a point in it, and is shown in the report, verdicts too."""
+        about: list[dict[str, Any]] = []
+        for name, section in self.sections.items():
+            seen = view(name, section)
+            for module in section["judge"]["figures"].values():
+                drawn = stages.stage_module(module).draw(seen)
+                self.assertTrue(list(ElementTree.fromstring(drawn).iter(f"{SVG}path")))
+                self.assertEqual(stages.stage_module(module).draw(seen), drawn)
+            judged = evaluate(
+                load_prediction(Path(f"predictions/{name}.yaml")), seen, prediction_changed=False
+            )
+            Path("results", name, "verdicts.csv").write_text(verdicts_csv(judged))
+            about.append({"experiment": name, "figures": list(section["judge"]["figures"])})
+        text = report("vllm", {"experiments": about, "unmeasured": ["vllm_later"]})
+        for words in ("vllm_concurrency/one-load.svg", "vllm_later was not measured", "reference servers"):
+            self.assertIn(words, text)
+        self.assertEqual(text, report("vllm", {"experiments": about, "unmeasured": ["vllm_later"]}))
+
+
+class TestServers(unittest.TestCase):
+    """Servers that die and servers of somebody else."""
+
+    def section(self, **changes: Any) -> dict[str, Any]:
+        """A sweep that would take long enough to be killed in."""
+        section = copy.deepcopy(sections()["vllm_concurrency"]["measure"])
+        section["fixed"] |= {"output_tokens": 40}
+        return {**section, "vary": {"concurrency": [1, 2]}, "warmup_requests": 0, **changes}
+
+    def test_a_server_killed_in_mid_run(self) -> None:
+        """Everything until then is recorded, failed requests too, and marked with the reason."""
+        started = sweep.start_server
+        killers: list[threading.Timer] = []
+
+        def kill(server: Any, folder: Path) -> None:
+            for path in Path("/proc").glob("[0-9]*/cmdline"):
+                with contextlib.suppress(OSError):
+                    if str(folder).encode() in path.read_bytes():
+                        os.kill(int(path.parent.name), signal.SIGKILL)
+
+        @contextlib.contextmanager
+        def doomed(settings: Mapping[str, Any], log: Path) -> Any:
+            with started(settings, log) as server:
+                killers.append(threading.Timer(2.0, kill, (server, log.parent)))
+                killers[-1].start()
+                yield server
+
+        section = self.section(rounds=50)
+        with (
+            unittest.mock.patch.object(sweep, "start_server", doomed),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            found = sweep.measure(section, said)
+        validity = found.facts["validity"]
+        self.assertFalse(validity["valid"])
+        self.assertRegex(validity["reasons"][0], "reference server was killed by signal 9")
+        self.assertGreater(found.rows["requests.jsonl"], 0)
+        self.assertGreater(found.rows["raw.csv"], 0)
+        self.assertIn('"status":"ok"', found.files["requests.jsonl"])
+
+    def test_a_server_that_runs_already(self) -> None:
+        """Its steps are not seen from here, so raw.csv has none; requests and pages are recorded."""
+        with reference_server(["--ttft-ms", "4", "--itl-ms", "2"]) as base_url:
+            server = {**self.section()["server"], "kind": "external", "base_url": base_url}
+            for name in ("ttft_ms", "itl_ms"):
+                server.pop(name)
+            found = sweep.measure(self.section(server=server, rounds=1), said)
+        self.assertEqual((found.rows["raw.csv"], found.rows["requests.jsonl"]), (0, 64))
+        self.assertIn("prompt_tokens_total", found.files["server.jsonl"])
+        self.assertTrue(found.facts["validity"]["valid"])
