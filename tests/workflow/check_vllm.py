@@ -5,6 +5,7 @@ Skipped where its environment is not installed. Takes a few minutes.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,8 +57,8 @@ class VllmCheck(unittest.TestCase):
         """A folder for the log."""
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory()), "server.log")
 
-    def test_a_prompt_in_chunks(self) -> None:
-        """Steps on one clock with the client, a prompt of 150 in chunks of 64, capacity by formula."""
+    def test_a_prompt_in_chunks_and_a_death(self) -> None:
+        """A prompt of 150 in chunks of 64, on the client's clock; capacity by formula; a killed worker told."""
         with start_server(SETTINGS, self.log) as server:
             began_ns = time.monotonic_ns()
             asked = {"model": "model", "prompt": [7] * 150, "max_tokens": 5, "ignore_eos": True}
@@ -66,6 +67,12 @@ class VllmCheck(unittest.TestCase):
             answer = json.load(urlopen(Request(f"{server.base_url}/completions", body, headers)))
             ended_ns = time.monotonic_ns()
             server.check()
+            family = _descendants(os.getpid())
+            os.kill(next(pid for pid in family if b"Worker" in _command(pid)), signal.SIGKILL)
+            with self.assertRaisesRegex(MeasurementRefused, "the vLLM server ended .* Executor failed"):
+                for _ in range(600):
+                    server.check()
+                    time.sleep(0.1)
         self.assertEqual(answer["usage"]["completion_tokens"], 5)
         steps = server.steps()
         self.assertEqual([step["prefill_tokens"] for step in steps], [64, 64, 22, 0, 0, 0, 0])
@@ -129,6 +136,10 @@ class VllmCheck(unittest.TestCase):
 def _descendants(pid: int) -> list[int]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [found for child in map(int, children) for found in (child, *_descendants(child))]
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _lives(pid: int) -> bool:

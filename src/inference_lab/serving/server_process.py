@@ -31,6 +31,7 @@ STEP_COLUMNS = (
 )
 TAIL_LINES = 15
 _ERROR = re.compile(r"^(?:[\w.]+(?:Error|Exception)|\S+: error): .+$", re.MULTILINE)
+_NOISE = re.compile(r"nanobind: |See \S+nanobind| - (leaked|\.\.\.)|\s+warnings\.warn")  # after the end
 _STOP_S = 20.0
 
 
@@ -86,9 +87,10 @@ def stop(guarding: subprocess.Popen[bytes]) -> None:
 
 
 def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log, each indented; says so when there are none."""
+    """The last lines of a log but for what libraries say at their exit, each indented."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    kept = [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+    said = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
+    kept = said[-lines:]
     return "\n".join(f"  | {line}" for line in kept) or "  | (the log is empty)"
 
 
