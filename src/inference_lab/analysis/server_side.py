@@ -3,7 +3,7 @@
 Answers: what did queue, scheduler and engine do meanwhile? Counters and histograms count from the scrape
 before a load to the one after it; gauges are what single scrapes saw, so a peak between two is missed.
 STEPS have a value for each step of the engine, OF_SERVER one for a load, OF_FRESH one for a fresh server,
-OF_CACHE one for each server.
+OF_CACHE one for each server. vLLM counts a request that is computed again after a preemption as decode.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

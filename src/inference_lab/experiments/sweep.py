@@ -55,10 +55,13 @@ class Recorded:
     steps: list[Line] = field(default_factory=list[Line])
     servers: list[Line] = field(default_factory=list[Line])
 
-    def serve(self, settings: Mapping[str, Any], loads: Sequence[Load]) -> None:
+    def serve(
+        self, settings: Mapping[str, Any], loads: Sequence[Load], progress: Callable[[int], None]
+    ) -> None:
         """Run the loads one after the other against one server of these settings, and keep both sides.
 
-        Raises MeasurementRefused when the server or a client dies; what they did until then is kept.
+        `progress` is told how many loads there were so far. Raises MeasurementRefused when the server or a
+        client dies; what they did until then is kept.
         """
         number, place = len(self.servers), Path(tempfile.mkdtemp(prefix="inference-lab-server-"))
         with start_server(settings, place / "server.log") as server:
@@ -70,6 +73,7 @@ class Recorded:
                 for load in loads:
                     requests += self._load(server, load, place / f"client{len(self.sessions)}", requests)
                     server.check()
+                    progress(len(self.sessions))
             finally:
                 self.steps += list(_in_loads(server.steps(), self.sessions[first:], number))
         shutil.rmtree(place)
@@ -133,19 +137,18 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
     """
     servers = list(_plan(section))
     recorded = Recorded(next(iter(section["vary"])), section["sample_s"])
-    reasons: list[str] = []
+    total, reasons = sum(len(loads) for _, loads in servers), list[str]()
     waited_s = environment.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
     with environment.Watch() as watch:
-        for done, (settings, loads) in enumerate(servers):
+        for settings, loads in servers:
             try:
-                recorded.serve(settings, loads)
+                recorded.serve(settings, loads, lambda done: progress(done, total))
             except MeasurementRefused as refused:
                 if not recorded.requests:
                     raise
                 print(refused, file=sys.stderr, flush=True)
                 reasons.append(str(refused).partition(";")[0])
                 break
-            progress(done + 1, len(servers))
     return recorded.measurement({**watch.summary(), "waited_for_quiet_s": waited_s}, reasons)
 
 

@@ -25,11 +25,12 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """What is drawn over one vertical axis; `log` as in `style.scale`."""
+    """What is drawn over one vertical axis; `log` as in `style.scale`, `rare`: left out when all is 0."""
 
     label: str
     series: tuple[Series, ...]
     log: bool | None = False
+    rare: bool = False
 
 
 WHOSE: dict[str, Mark] = dict(
@@ -56,12 +57,13 @@ PANELS = (
                        Series(_MOST, "peak_step_batch", "value"))),
     Panel("prefill\ntokens/step", (Series(_STEPS, "step_prefill_tokens_mean"),
                                    Series(_MOST, "step_prefill_tokens_peak"))),
+    Panel("prefix hits\ntokens", (Series(_SERVER, "prefix_cache_hits"),), rare=True),
     Panel("step\nms", (Series(_STEPS, "step", "p50_ms"), Series(_MOST, "step", "p95_ms")), log=None),
 )  # fmt: skip
 CACHE = (  # shown where the size of the cache is varied
     Panel("KV cache\ntokens", (Series(_SERVER, "kv_cache_tokens", "value"),
                                Series(_FORMULA, "kv_capacity_tokens", "value"))),
-    Panel("preempted\nrequests", (Series(_SERVER, "preemptions"),)),
+    Panel("preempted\nrequests", (Series(_SERVER, "preemptions"),), rare=True),
 )  # fmt: skip
 _TALL = 86
 
@@ -105,7 +107,13 @@ def draw(view: View) -> str:
 
 def _known(panels: Sequence[Panel], cells: Cells, columns: Sequence[str]) -> list[Panel]:
     """The panels for which the summary has a number."""
-    return [p for p in panels if any((s.metric, value) in cells for s in p.series for value in columns)]
+
+    def has(panel: Panel) -> bool:
+        rows = [cells.get((series.metric, value)) for series in panel.series for value in columns]
+        numbers = [row[s.column] for s in panel.series for row in rows if row and row["metric"] == s.metric]
+        return any(number and (number != "0" or not panel.rare) for number in numbers)
+
+    return list(filter(has, panels))
 
 
 def _conditions(view: View, axis: str) -> str:
