@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_lab.serving import exchange as exchange_module
-from inference_lab.serving.exchange import DONE, Exchange
+from inference_lab.serving.exchange import DONE, Exchange, Reading
 from tests.serving.support import record_of
 
 
@@ -150,7 +150,7 @@ class TestAlike(unittest.TestCase):
                 choice["text"] = text
             written = json.dumps({"choices": [choice]}, ensure_ascii=is_ascii).encode()
             payloads += [written, written.replace(b"x", noise)]
-        with mock.patch.object(exchange_module._Alike, "of", return_value=None):  # pyright: ignore[reportPrivateUsage]
+        with mock.patch.object(Reading, "_look_alike", return_value=None):
             parsed = record_of(exchange(*payloads))
         self.assertEqual(record_of(exchange(*payloads)), parsed)
 

@@ -16,7 +16,7 @@ DONE = b"[DONE]"
 _CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 _ERROR_CHARACTERS = 300
 _TEXT = re.compile(rb'"(?:text|content)": ?"([^"\\\x00-\x1f]*)"')
-_NOT_PLAIN = re.compile(rb'["\\\x00-\x1f]')
+_PLAIN = re.compile(rb"[ !#-\[\]-~]*")
 _raw_decode = json.JSONDecoder().raw_decode
 
 
@@ -81,40 +81,6 @@ class _Chunk:
     is_empty: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Alike:
-    """Chunks that differ in the text of one token alone: each is what the first of them, parsed, was.
-
-    `before` ends with the quote that opens the value of a `text` or `content`, `after` begins with the
-    one that closes it. Any characters between that need no escape make the same JSON with another string
-    there, and nothing asks more of that string than whether it is empty.
-    """
-
-    before: bytes
-    after: bytes
-    has_text: bool
-    tokens: int
-    is_empty: bool
-
-    @classmethod
-    def of(cls, payload: bytes, tokens: int, is_empty: bool) -> "_Alike | None":
-        """What chunks like this payload, valid JSON, have in common."""
-        found = _TEXT.search(payload)
-        if found is None:
-            return None
-        start, end = found.span(1)
-        return cls(payload[:start], payload[end:], end > start, tokens, is_empty)
-
-    def matches(self, payload: bytes) -> bool:
-        """Whether this payload differs from the first in such a text alone."""
-        if not (payload.startswith(self.before) and payload.endswith(self.after)):
-            return False
-        text = payload[len(self.before) : len(payload) - len(self.after)]
-        if len(text) != len(payload) - len(self.before) - len(self.after):
-            return False
-        return bool(text) == self.has_text and text.isascii() and not _NOT_PLAIN.search(text)
-
-
 class Reading:
     """Interprets the payloads of one stream in order.
 
@@ -134,7 +100,8 @@ class Reading:
         self._said_chunks = 0
         self._counted = 0
         self._events = 0
-        self._alike: dict[bool, _Alike] = {}
+        self._before = self._after = b""
+        self._alike: dict[bool, tuple[int, bool]] = {}
 
     @property
     def saw_token(self) -> bool:
@@ -144,11 +111,10 @@ class Reading:
     def add(self, payload: bytes) -> None:
         """Take the next payload."""
         event, self._events = self._events, self._events + 1
-        for alike in self._alike.values():
-            if alike.matches(payload):
-                self._counted += alike.tokens
-                self._chunks.append(_Chunk(event, alike.tokens, alike.is_empty))
-                return
+        if (alike := self._look_alike(payload)) is not None:
+            self._counted += alike[0]
+            self._chunks.append(_Chunk(event, *alike))
+            return
         if payload == DONE:
             self.done = True
             return
@@ -164,13 +130,36 @@ class Reading:
         elif _is_chunk(said):
             knew = len(self._chunks)
             self._add_chunk(event, said)
-            # Neither of these may hang on what came before, or on more than the one chunk it added.
+            # What is the same of every such chunk hangs neither on those before it nor on more than one.
             if knew and len(self._chunks) == knew + 1 and self.usage is None and self.finish_reason is None:
-                chunk = self._chunks[-1]
-                if alike := _Alike.of(payload, chunk.tokens, chunk.is_empty):
-                    self._alike[alike.has_text] = alike
+                self._remember(payload, self._chunks[-1])
         else:
             self._fail(f"event {event + 1} is no chunk: {payload[:80].decode(errors='replace')}")
+
+    def _remember(self, payload: bytes, chunk: _Chunk) -> None:
+        """Keep what a chunk was, for those that differ from it in one text alone."""
+        if (found := _TEXT.search(payload)) is None:
+            return
+        start, end = found.span(1)
+        if (payload[:start], payload[end:]) != (self._before, self._after):
+            self._before, self._after = payload[:start], payload[end:]
+            self._alike.clear()
+        self._alike[end > start] = (chunk.tokens, chunk.is_empty)
+
+    def _look_alike(self, payload: bytes) -> tuple[int, bool] | None:
+        """(tokens, is empty) of a chunk without parsing it, if one that was parsed is like it.
+
+        `_before` ends with the quote that opens the value of a `text` or `content`, `_after` begins with
+        the one that closes it. Any characters between that need no escape make the same JSON with another
+        string there, and nothing asks more of that string than whether it is empty.
+        """
+        before, after = self._before, self._after
+        start, end = len(before), len(payload) - len(after)
+        if start <= end and payload.startswith(before) and payload.endswith(after):
+            alike = self._alike.get(start < end)
+            if alike is not None and _PLAIN.fullmatch(payload, start, end):
+                return alike
+        return None
 
     def _fail(self, error: str) -> None:
         self.error = self.error or error

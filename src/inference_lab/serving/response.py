@@ -137,13 +137,18 @@ class Response:
                 self.finish("complete", self._done_ns)
             return
         sent_ns = exchange.sent_ns or self._started_ns  # a server that takes no request owes one, too
+        stamps = exchange.stamps_ns
+        if now_ns - sent_ns < min(timeouts.first_token_s, timeouts.total_s) * 1e9 and (
+            not stamps or now_ns - stamps[-1] < timeouts.between_tokens_s * 1e9
+        ):
+            return  # nothing can be owed yet: no need to know whether the first token has come
         while not self._peeking.saw_token and self._peeked < len(exchange.payloads):
             self._peeking.add(exchange.payloads[self._peeked])
             self._peeked += 1
         if now_ns - sent_ns > timeouts.total_s * 1e9:
             self.finish("timeout", now_ns, f"not over {timeouts.total_s:g} s after it was sent")
         elif self._peeking.saw_token:
-            if now_ns - exchange.stamps_ns[-1] > timeouts.between_tokens_s * 1e9:
+            if now_ns - stamps[-1] > timeouts.between_tokens_s * 1e9:
                 self.finish("timeout", now_ns, f"no token for {timeouts.between_tokens_s:g} s")
         elif now_ns - sent_ns > timeouts.first_token_s * 1e9:
             self.finish("timeout", now_ns, f"no first token after {timeouts.first_token_s:g} s")
