@@ -58,7 +58,7 @@ class VllmCheck(unittest.TestCase):
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory()), "server.log")
 
     def test_a_prompt_in_chunks_and_a_death(self) -> None:
-        """A prompt of 150 in chunks of 64, on the client's clock; capacity by formula; a killed worker told."""
+        """A prompt of 150 in chunks of 64, on the client's clock; the capacity; a killed worker is told."""
         with start_server(SETTINGS, self.log) as server:
             began_ns = time.monotonic_ns()
             asked = {"model": "model", "prompt": [7] * 150, "max_tokens": 5, "ignore_eos": True}

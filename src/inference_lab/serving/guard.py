@@ -27,7 +27,7 @@ def main() -> int:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for the case that the guard itself is killed
 
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=bind)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=bind)
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}", file=sys.stderr)
         return 127

@@ -67,7 +67,9 @@ def guarded(
             stdout=file,
             stderr=file,
             env=env,
-            start_new_session=True,  # Ctrl-C is for the measuring process, which ends its server itself
+            # Ctrl-C is for the measuring process, which ends its server itself. No session of its own: Linux
+            # weighs sessions against each other, and a server's niceness would mean nothing to its client.
+            process_group=0,
         )
     try:
         yield guarding

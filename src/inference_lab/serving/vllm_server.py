@@ -27,6 +27,9 @@ from inference_lab.serving.vllm_install import VllmEnvironment, declared, find_e
 
 MODEL_NAME = "model"
 READY_S = 240.0
+# Engine and worker poll each other for as long as there is work, and on two cores a client that lost its core
+# to them got it back 0.2 s later: whoever measures comes first.
+_NICE = 10
 # Settings that are arguments of the same name; the others are said where they are used.
 _ARGUMENTS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "dtype", "block_size")
 SETTINGS = (*_ARGUMENTS, "kv_cache_gib", "enable_prefix_caching", "model", "port", "arguments", "ready_s")
@@ -54,7 +57,7 @@ def vllm_server(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
     port = settings.get("port") or _free_port()
     base_url = f"http://127.0.0.1:{port}/v1"
     arguments = _arguments(settings)
-    command = [str(environment.python), "-m", "vllm.entrypoints.openai.api_server"]
+    command = ["nice", "-n", str(_NICE), str(environment.python), "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(model), "--served-model-name", MODEL_NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
     began_s = time.monotonic()
@@ -69,6 +72,7 @@ def vllm_server(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
             "version": environment.facts["vllm"],
             "environment": environment.facts,
             "arguments": arguments,
+            "nice": _NICE,
             "model": model_facts,
             "started_s": round(time.monotonic() - began_s, 3),
             "kv_cache_tokens": _kv_tokens(log),
