@@ -405,11 +405,11 @@ class Decisions:
                 self.decides(lab, measured("t1"), "-R", f"results/t1/{name}", "--", "all")
 
     def test_manual_asked_for(self) -> None:
-        """-R measure_manual measures the manual experiments of its target alone."""
+        """-R measure_manual measures the manual experiments of its target alone, and `all` is content."""
         with self.place() as lab:
-            self.decides(lab, measured("v1", "v2"), "-R", "measure_manual", "--", "by_hand")
+            self.decides(lab, measured("v1", "v2"), "-R", "measure_manual", "--", "by_hand", "all")
         with self.place() as lab:
-            self.decides(lab, measured("v1"), "-R", "results/v1/manifest.json", "--", "by_hand")
+            self.decides(lab, measured("v1"), "-R", "results/v1/manifest.json", "--", "by_hand", "all")
 
     def test_manual_stale(self) -> None:
         """A stale manual record is kept and reported; its results still follow from it."""
