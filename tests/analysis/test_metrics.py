@@ -179,6 +179,11 @@ class TestNumbers(unittest.TestCase):
         with self.assertRaisesRegex(ConfigError, "slo 'ttft' is no bound; there are queue_ms, "):
             goodput({"ttft": 30})
 
+    def test_goodput_says_its_bounds_in_one_order(self) -> None:
+        """The order of the keys, which canonical JSON and config.yaml hold differently, changes no byte."""
+        one, other = (goodput(slo) for slo in ({"ttft_ms": 1, "itl_ms": 2}, {"itl_ms": 2, "ttft_ms": 1}))
+        self.assertEqual((one.formula, one.needs), (other.formula, other.needs))
+
 
 class TestDeclarations(unittest.TestCase):
     """Each metric is declared once, whole."""

@@ -295,8 +295,8 @@ def goodput(slo: Mapping[str, float]) -> RunMetric:
     def met(request: RequestRecord) -> bool:
         return all(time <= bound * 1e6 for name, bound in slo.items() for time in SLO[name].times(request))
 
-    words = " and ".join(f"{name} <= {bound:g}" for name, bound in slo.items())
-    needs = tuple(need for name in slo for need in SLO[name].needs)
+    words = " and ".join(f"{name} <= {bound:g}" for name, bound in sorted(slo.items()))
+    needs = tuple(need for name in sorted(slo) for need in SLO[name].needs)
     return RunMetric(
         *("goodput_per_s", "1/s", f"successful requests with {words} / duration", needs, "no SLO declared"),
         lambda run: _rate(sum(map(met, run.succeeded)), run) if slo else None,
