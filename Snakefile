@@ -21,6 +21,6 @@ rule all:
     default_target: True
     input:
         closing_table,
-        receipts.TESTS_RECEIPT,
+        lab_layout.TESTS_RECEIPT,
         results(AUTO),
-        receipts.VERIFIED_RECEIPT,
+        lab_layout.VERIFIED_RECEIPT,

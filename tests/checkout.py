@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.records import store
-from inference_lab.records.chain import SCHEMA, Chain, Step
+from inference_lab.records.chain import SCHEMA, Chain
+from inference_lab.records.layout import Step
 from inference_lab.records.raw import Sample, write_samples
 from inference_lab.records.sources import Sources
 

@@ -15,7 +15,8 @@ from unittest import mock
 from inference_lab import cli, stages
 from inference_lab.errors import ConfigError, InputError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import locks
-from inference_lab.records.chain import Chain, Step
+from inference_lab.records.chain import Chain
+from inference_lab.records.layout import Step
 from tests import checkout
 from tests.checkout import CONFIG, JUDGE, MEASURE
 

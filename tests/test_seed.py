@@ -19,9 +19,9 @@ from inference_lab.benchmark import Bench, Measurement, Timed, check_rows, time_
 from inference_lab.errors import RecordError
 from inference_lab.experiments import decode_paths
 from inference_lab.records import store
-from inference_lab.records.chain import measure_step
 from inference_lab.records.config import load_config
 from inference_lab.records.files import sha256_file
+from inference_lab.records.layout import measure_step
 from inference_lab.records.raw import read_samples, write_samples
 from tests import checkout
 

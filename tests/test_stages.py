@@ -15,10 +15,11 @@ from unittest import mock
 from inference_lab import environment, stages
 from inference_lab.benchmark import Measurement
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
-from inference_lab.records import chain, store
-from inference_lab.records.chain import Chain, figure_step, measure_step, summary_step
+from inference_lab.records import chain, layout, store
+from inference_lab.records.chain import Chain
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.installed import platform_and_packages
+from inference_lab.records.layout import figure_step, measure_step, summary_step
 from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Record, View
 from inference_lab.records.sources import Sources
@@ -28,7 +29,7 @@ from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
 
 STEP = measure_step("m1", MEASURE)
 MANIFEST = Path(STEP.receipt)
-TESTS = Path(chain.TESTS_RECEIPT)
+TESTS = Path(layout.TESTS_RECEIPT)
 
 
 def found() -> Measurement:
@@ -40,7 +41,7 @@ def found() -> Measurement:
 
 def write_tests_receipt(**environment_changes: Any) -> None:
     """Evidence that the tests passed here and now."""
-    step = chain.tests_step()
+    step = layout.tests_step()
     here = platform_and_packages(step.pins(Sources())) | environment_changes
     receipt = chain.receipt_of(step, step.inputs(Sources()), step.pins(Sources()))
     write_json(TESTS, chain.seal({**receipt, "tests": {}, "environment": here}))
@@ -242,7 +243,7 @@ class TestsStageTest(unittest.TestCase):
         self.assertEqual(receipt["tests"], {"a.B.test_c": "passed"})
         self.assertEqual(receipt["environment"]["thread_variables"]["OMP_NUM_THREADS"], "1")
         self.assertEqual(os.environ["OMP_NUM_THREADS"], "1")
-        self.assertEqual(Chain(checkout.CONFIG).why(chain.tests_step()), [])
+        self.assertEqual(Chain(checkout.CONFIG).why(layout.tests_step()), [])
         self.assertEqual(stages.check_tests(), sha256_file(TESTS))
 
     def test_no_evidence_leaves_none(self) -> None:

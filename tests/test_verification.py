@@ -7,7 +7,8 @@ from pathlib import Path
 
 from inference_lab import verification
 from inference_lab.errors import RecordError
-from inference_lab.records.chain import VERIFIED_RECEIPT, Chain
+from inference_lab.records.chain import Chain
+from inference_lab.records.layout import VERIFIED_RECEIPT
 from tests import recorded
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import LabError, RecordError
-from inference_lab.records import chain, locks
+from inference_lab.records import chain, layout, locks
 from inference_lab.records.files import canonical
 
 
@@ -171,7 +171,7 @@ def _test(_: argparse.Namespace) -> str:
 def _measure(args: argparse.Namespace) -> str:
     from inference_lab import stages
 
-    step = chain.measure_step(args.experiment, args.section)
+    step = layout.measure_step(args.experiment, args.section)
     shown = progress(f"{args.experiment} measure")
     return stages.measure(step, Path(step.receipt), shown, in_pipeline=True, lock=args.lock)
 
@@ -181,31 +181,31 @@ def _summarize(args: argparse.Namespace) -> str:
 
     if args.section is None:
         return loads.summarise(Path(args.experiment))
-    return stages.derive(chain.summary_step(args.experiment, args.section))
+    return stages.derive(layout.summary_step(args.experiment, args.section))
 
 
 def _figure(args: argparse.Namespace) -> str:
     from inference_lab import stages
 
-    return stages.derive(chain.figure_step(args.experiment, args.section, args.figure))
+    return stages.derive(layout.figure_step(args.experiment, args.section, args.figure))
 
 
 def _analyze(args: argparse.Namespace) -> str:
     from inference_lab import stages
 
-    return stages.derive(chain.analysis_step(args.experiment, args.section))
+    return stages.derive(layout.analysis_step(args.experiment, args.section))
 
 
 def _article(args: argparse.Namespace) -> str:
     from inference_lab import stages
 
-    return stages.derive(chain.article_step(args.experiment, args.section))
+    return stages.derive(layout.article_step(args.experiment, args.section))
 
 
 def _report(args: argparse.Namespace) -> str:
     from inference_lab import stages
 
-    return stages.derive(chain.report_step(args.experiment, **args.section))
+    return stages.derive(layout.report_step(args.experiment, **args.section))
 
 
 def _load(args: argparse.Namespace) -> int:

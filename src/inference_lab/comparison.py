@@ -14,7 +14,8 @@ from typing import Any
 
 from inference_lab import stages
 from inference_lab.errors import RecordError
-from inference_lab.records.chain import is_load, read_receipt
+from inference_lab.records.chain import read_receipt
+from inference_lab.records.layout import is_load
 from inference_lab.records.record import Record
 from inference_lab.records.store import load_record
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
-from inference_lab.records import chain
-from inference_lab.records.chain import Chain, Step
+from inference_lab.records import chain, layout
+from inference_lab.records.chain import Chain
 from inference_lab.records.files import read_text, sha256_file
+from inference_lab.records.layout import Step
 from inference_lab.records.svg import read_metadata
 
 _WAY_OUT = "name a figure, summary or record of this checkout, or an SVG that was copied from one"
@@ -46,7 +47,7 @@ def _step_of(file: Path, walk: Chain) -> Step | None:
         (
             step
             for step in (*steps, *walk.reports_of(walk.experiments))
-            if here in map(Path.resolve, map(Path, chain.files_of([step])))
+            if here in map(Path.resolve, map(Path, layout.files_of([step])))
         ),
         None,
     )
@@ -72,11 +73,11 @@ def _copied(file: Path, walk: Chain) -> list[str]:
     if manifest is None:
         return [
             *lines,
-            f"  Its record is not here: no manifest in {chain.folder(source['experiment'])}/ names these",
+            f"  Its record is not here: no manifest in {layout.folder(source['experiment'])}/ names these",
             "  samples, so machine, conditions and sources cannot be told. Look in that folder's history.",
         ]
     lines.append(f"  <- recorded in {manifest}")
-    current = manifest == Path(chain.folder(source["experiment"]), "manifest.json")
+    current = manifest == Path(layout.folder(source["experiment"]), "manifest.json")
     if current and source["experiment"] in walk.experiments:
         step = _step_of(Path(source["command"].rpartition(" ")[2]), walk)
         if step is not None and step.stage == "figure":
@@ -87,7 +88,7 @@ def _copied(file: Path, walk: Chain) -> list[str]:
 
 
 def _manifest_with(experiment: str, raw_sha256: str) -> Path | None:
-    at = Path(chain.folder(experiment))
+    at = Path(layout.folder(experiment))
     for manifest in (at / "manifest.json", *sorted(at.glob("superseded/*/manifest.json"))):
         if manifest.is_file() and raw_sha256 in (made["sha256"] for made in _outputs(manifest).values()):
             return manifest
@@ -186,7 +187,7 @@ def _holds(reasons: Sequence[str]) -> str:
 
 
 def _tests(digest: str | None) -> str:
-    path = Path(chain.TESTS_RECEIPT)
+    path = Path(layout.TESTS_RECEIPT)
     if digest is None:
         return "unknown: the record names no receipt of theirs"
     if digest == "not current":
@@ -204,8 +205,8 @@ def _tests(digest: str | None) -> str:
 
 def _rebuild(path: str, step: Step) -> str:
     command = f"uv run snakemake {path}"
-    if chain.is_load(step.experiment):
-        at = chain.folder(step.experiment)
+    if layout.is_load(step.experiment):
+        at = layout.folder(step.experiment)
         return (
             f"Rebuild it from raw: uv run inference-lab summarize {at} && uv run inference-lab figures {at}"
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 from inference_lab import stages
 from inference_lab.errors import ConfigError
-from inference_lab.records import chain
+from inference_lab.records import chain, layout
 from inference_lab.records.chain import Chain
 from inference_lab.records.files import read_text, sha256_file, write_json
 from inference_lab.records.record import Measurement
@@ -41,7 +41,7 @@ def load(args: argparse.Namespace) -> int:
         read_text(args.prompts, "give a JSONL of prompts")
         conditions["prompts_sha256"] = sha256_file(args.prompts)  # its name alone says nothing of them
     folder: Path = args.output
-    step = chain.measure_step(_name(folder), conditions)
+    step = layout.measure_step(_name(folder), conditions)
     begun = stages.begin(step, folder / MANIFEST, in_pipeline=False)
     result = load_command.run(args)
     if result.requests_path.name != NAME:
@@ -68,7 +68,7 @@ def around(file: Path) -> Chain | None:
     for folder in (file, file.parent, file.parent.parent):
         if (folder / MANIFEST).is_file():
             manifest = chain.read_receipt(folder / MANIFEST)
-            return _chain(folder, manifest["conditions"]) if chain.is_load(manifest["experiment"]) else None
+            return _chain(folder, manifest["conditions"]) if layout.is_load(manifest["experiment"]) else None
     return None
 
 
@@ -81,7 +81,7 @@ def walk(folder: Path) -> Chain:
 
 def _chain(folder: Path, conditions: Mapping[str, Any]) -> Chain:
     judge = {**JUDGE, "slo": conditions.get("slo", {})}
-    if Path(chain.folder(CALIBRATION), "summary.csv").is_file():
+    if Path(layout.folder(CALIBRATION), "summary.csv").is_file():
         judge["calibration"] = CALIBRATION
     experiment = {"refresh": "manual", "measure": conditions, "judge": judge}
     return Chain({"experiments": {_name(folder): experiment}})
@@ -95,7 +95,7 @@ def summarise(folder: Path) -> str:
     step = walk(folder).step("summary", _name(folder))
     lines = [stages.derive(step)]
     if "calibration" not in step.section:
-        words = f"{chain.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
+        words = f"{layout.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
         lines.insert(0, f"note: {words}")
     return "\n".join([as_table(read_summary(Path(step.makes[0]))), *lines])
 

@@ -16,10 +16,11 @@ from typing import Any
 
 from inference_lab import environment
 from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
-from inference_lab.records import chain, locks, store
-from inference_lab.records.chain import Chain, Step
+from inference_lab.records import chain, layout, locks, store
+from inference_lab.records.chain import Chain
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
+from inference_lab.records.layout import Step
 from inference_lab.records.raw import CONTROLS
 from inference_lab.records.record import Calibration, Measurement, Record, View
 from inference_lab.records.sources import Sources
@@ -40,7 +41,7 @@ def run_tests() -> str:
     os.environ.update(environment.with_threads(1))
     from inference_lab.testing import run_unit_tests
 
-    step = chain.tests_step()
+    step = layout.tests_step()
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
     sources.drop_bytecode(step.sources(sources))
@@ -62,7 +63,7 @@ def run_tests() -> str:
 
 def check_tests() -> str:
     """The digest of the tests' receipt. Raises MeasurementRefused unless it holds here and now."""
-    step = chain.tests_step()
+    step = layout.tests_step()
     walk = Chain({"experiments": {}})
     if reasons := walk.differences(step):
         raise MeasurementRefused(
@@ -171,7 +172,7 @@ def _tests_if_current() -> str:
 def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
     from inference_lab.records.prediction import load_prediction
 
-    path = Path(chain.prediction_file(experiment))
+    path = Path(layout.prediction_file(experiment))
     if not path.exists() and not required:
         return None
     load_prediction(path)
@@ -191,7 +192,7 @@ def _git() -> dict[str, Any] | None:
 
 def read_view(experiment: str, judge: Mapping[str, Any], figure: str) -> View:
     """What one figure or page of a recorded experiment is drawn from."""
-    at = Path(chain.folder(experiment))
+    at = Path(layout.folder(experiment))
     record = store.load_record(at / "manifest.json")
     return view_of(record, read_text(at / "summary.csv", "rebuild it from raw"), judge, figure)
 
@@ -202,8 +203,8 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
 
     from inference_lab.analysis.rows import summary_rows
 
-    outputs, at = record.manifest["outputs"], chain.folder(record.experiment)
-    load = chain.is_load(record.experiment)
+    outputs, at = record.manifest["outputs"], layout.folder(record.experiment)
+    load = layout.is_load(record.experiment)
     raw = next(made["sha256"] for name, made in outputs.items() if not name.endswith(CONTROLS))
     source = {
         "experiment": record.experiment,
@@ -216,12 +217,12 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
 
 def read_record(experiment: str, judge: Mapping[str, Any]) -> Record:
     """The record of an experiment, with the calibration that its judge leans on."""
-    record = store.load_record(Path(chain.folder(experiment), "manifest.json"))
+    record = store.load_record(Path(layout.folder(experiment), "manifest.json"))
     if (name := judge.get("calibration")) is None:
         return record
     from inference_lab.analysis.rows import read_summary
 
-    at = Path(chain.folder(name))
+    at = Path(layout.folder(name))
     manifest = chain.read_receipt(at / "manifest.json")
     words = f"{name} of {manifest['started_at'][:16]}, manifest {manifest['digest'][:8]}"
     return replace(record, calibration=Calibration(words, read_summary(at / "summary.csv")))
@@ -239,7 +240,7 @@ def texts(step: Step) -> dict[str, str]:
         return {step.makes[0]: stage_module(step.modules[0]).draw(view)}
     if step.stage == "analysis":
         view = read_view(step.experiment, step.section, "analysis.md")
-        made = stage_module("analysis.page").pages(view, Path(chain.prediction_file(step.experiment)))
+        made = stage_module("analysis.page").pages(view, Path(layout.prediction_file(step.experiment)))
         return dict(zip(step.makes, made, strict=True))
     if step.stage == "report":
         return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}

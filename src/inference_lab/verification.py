@@ -10,10 +10,11 @@ from typing import Any
 
 from inference_lab import stages
 from inference_lab.errors import LabError, RecordError
-from inference_lab.records import chain
-from inference_lab.records.chain import Chain, Step
+from inference_lab.records import chain, layout
+from inference_lab.records.chain import Chain
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.installed import interpreter
+from inference_lab.records.layout import Step
 from inference_lab.records.store import load_record
 
 GOOD = ("holds", "same bytes", "older than the run", "verified before")
@@ -46,13 +47,13 @@ def verify(walk: Chain, experiments: Sequence[str], before: Mapping[str, str]) -
         if all(before.get(step.receipt) == _digest(step.receipt) for step in steps) and not any(
             step.stage != "measure" and walk.differences(step) for step in steps
         ):
-            found.append(Finding(experiment, chain.folder(experiment), "verified before"))
+            found.append(Finding(experiment, layout.folder(experiment), "verified before"))
             continue
         record = _record(walk, measured)
         found.append(record)
         if record.mismatch:
             continue
-        if not chain.is_load(experiment):
+        if not layout.is_load(experiment):
             found.append(_prediction(experiment))
         found += [finding for step in steps[1:] for finding in _derived(walk, step)]
     for step in walk.reports_of(experiments):
@@ -74,7 +75,7 @@ def _record(walk: Chain, step: Step) -> Finding:
 
 
 def _derived(walk: Chain, step: Step) -> list[Finding]:
-    if chain.is_load(step.experiment) and not any(Path(path).exists() for path in chain.files_of([step])):
+    if layout.is_load(step.experiment) and not any(Path(path).exists() for path in layout.files_of([step])):
         return [Finding(step.experiment, path, "not drawn") for path in step.makes]
     try:
         receipt = chain.read_receipt(Path(step.receipt))
@@ -103,10 +104,10 @@ def _compare(path: str, text: str, receipt: Mapping[str, Any], reasons: Sequence
 
 def _prediction(experiment: str) -> Finding:
     """Whether the prediction stood in git before the run began."""
-    manifest = read_json(Path(chain.folder(experiment), "manifest.json"))
+    manifest = read_json(Path(layout.folder(experiment), "manifest.json"))
     recorded = manifest["prediction"]
     if recorded is None:
-        return Finding(experiment, chain.prediction_file(experiment), "not checked: recorded without one")
+        return Finding(experiment, layout.prediction_file(experiment), "not checked: recorded without one")
     file, digest = recorded["file"], recorded["sha256"]
     started = datetime.fromisoformat(manifest["started_at"])
     try:

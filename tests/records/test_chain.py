@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records import chain, store
+from inference_lab.records import chain, layout, store
 from inference_lab.records.chain import Asked, Chain
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.sources import Sources
@@ -30,7 +30,7 @@ def stale(config: dict[str, Any] = CONFIG, asked: Asked | None = None) -> dict[s
     return {named(step): why for step in steps if (why := walk.why(step))}
 
 
-def named(step: chain.Step) -> str:
+def named(step: layout.Step) -> str:
     """A step by stage and figure: "m1 summary"."""
     return " ".join((step.experiment, step.stage, *step.command[2:]))
 
@@ -369,7 +369,7 @@ class ReceiptTest(unittest.TestCase):
     def test_every_committed_file_is_listed(self) -> None:
         """The files of an experiment are all that lie in its folder: none is made unseen, none unnamed."""
         walk = Chain(CONFIG)
-        listed = chain.files_of(walk.steps("m1"))
+        listed = layout.files_of(walk.steps("m1"))
         present = [path.as_posix() for path in Path(AT).rglob("*") if path.is_file()]
         self.assertEqual(sorted(listed), sorted(present))
 

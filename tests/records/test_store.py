@@ -10,8 +10,9 @@ from unittest import mock
 
 from inference_lab.errors import RecordError
 from inference_lab.records import store
-from inference_lab.records.chain import SCHEMA, Chain, Step, measure_step, summary_step
+from inference_lab.records.chain import SCHEMA, Chain
 from inference_lab.records.files import read_json, sha256_file
+from inference_lab.records.layout import Step, measure_step, summary_step
 from inference_lab.records.raw import write_samples
 from inference_lab.records.sources import Sources
 from tests import checkout, crashes

@@ -20,9 +20,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from inference_lab.records import chain
-from inference_lab.records.chain import Chain, Step
+from inference_lab.records import chain, layout
+from inference_lab.records.chain import Chain
 from inference_lab.records.config import load_config
+from inference_lab.records.layout import Step
 from inference_lab.records.sources import Sources, normal
 from inference_lab.serving.reference_process import reference_server
 from tests.checkout import ROOT
@@ -166,7 +167,7 @@ class Closure(unittest.TestCase):
             with self.subTest(by):
                 status, said, files = opened("-c", MEASURE.format(by), json.dumps(small(section)))
                 self.assertEqual(status, 0, said)
-                seen = self.covers(chain.measure_step(name, section), files, beside=set())
+                seen = self.covers(layout.measure_step(name, section), files, beside=set())
                 for module in (f"experiments/{by}", STARTED.get(by, f"experiments/{by}")):
                     self.assertIn(f"src/inference_lab/{module}.py", seen)
 
@@ -185,7 +186,7 @@ class Closure(unittest.TestCase):
             ]
             status, said, files = opened("-m", "inference_lab.serving.load_command", *words)
             self.assertEqual(status, 0, said)
-            seen = self.covers(chain.measure_step(f"{folder}/run1/", {}), files, beside=set())
+            seen = self.covers(layout.measure_step(f"{folder}/run1/", {}), files, beside=set())
             self.assertIn("src/inference_lab/serving/client.py", seen)
 
     def test_deriving(self) -> None:
@@ -194,7 +195,7 @@ class Closure(unittest.TestCase):
         steps: dict[tuple[str, ...], Step] = {}
         for experiment in walk.experiments:
             for step in walk.steps(experiment)[1:]:
-                if Path(chain.folder(experiment), "manifest.json").exists():
+                if Path(layout.folder(experiment), "manifest.json").exists():
                     steps.setdefault((step.stage, *step.modules), step)
         self.assertGreaterEqual(len(steps), 12)
 

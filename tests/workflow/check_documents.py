@@ -27,9 +27,10 @@ from inference_lab import seed
 from inference_lab.analysis.article import render
 from inference_lab.experiments.observations import COLUMNS, rows
 from inference_lab.ndarray_semantics import OBSERVATIONS
-from inference_lab.records.chain import TESTS_RECEIPT, Chain, files_of, prediction_file
+from inference_lab.records.chain import Chain
 from inference_lab.records.config import load_config
 from inference_lab.records.files import canonical
+from inference_lab.records.layout import TESTS_RECEIPT, files_of, prediction_file
 from inference_lab.records.prediction import load_prediction
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -54,7 +54,7 @@ rule verify:
     input:
         inputs("verify"),
     output:
-        update(receipts.VERIFIED_RECEIPT),
+        update(lab_layout.VERIFIED_RECEIPT),
     log:
         "logs/verify.log",
     params:

@@ -10,6 +10,7 @@ from inference_lab.errors import LabError
 from inference_lab.records import chain as receipts
 from inference_lab.records import config as lab_config
 from inference_lab.records import files as lab_files
+from inference_lab.records import layout as lab_layout
 from inference_lab.records import locks as lab_locks
 from inference_lab.records import table as lab_table
 
@@ -61,7 +62,7 @@ def results(experiments):
             else:
                 steps += walk().steps(experiment)
         steps += walk().reports_of(experiments)
-        return receipts.files_of(steps)
+        return lab_layout.files_of(steps)
 
     return of
 

@@ -65,12 +65,12 @@ def inputs(stage, *needs):
         ):
             # Past a current measurement, whose link to the tests is ancient, a run of the tests would hide
             # that this job has to run (and it must not run when they fail): it is linked to them itself.
-            reads.append(receipts.TESTS_RECEIPT)
+            reads.append(lab_layout.TESTS_RECEIPT)
         logger.info(f"{step.name}: {'; '.join(why)}")
         workflow.dag.forcefiles.add(step.receipt)
         if stage == "measure" and receipts.tests_ran_elsewhere():
             logger.info("tests: the receipt is from another platform or other versions")
-            workflow.dag.forcefiles.add(receipts.TESTS_RECEIPT)
+            workflow.dag.forcefiles.add(lab_layout.TESTS_RECEIPT)
         return reads
 
     return of

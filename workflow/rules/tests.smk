@@ -3,7 +3,7 @@ rule tests:
     input:
         inputs("tests"),
     output:
-        receipts.TESTS_RECEIPT,  # not update(): a failure leaves no receipt
+        lab_layout.TESTS_RECEIPT,  # not update(): a failure leaves no receipt
     log:
         "logs/tests.log",
     shell:

@@ -12,7 +12,8 @@ from typing import Any
 
 from inference_lab.analysis.markdown import short, table, with_interval
 from inference_lab.analysis.rows import SEPARATOR, Row, bounds, number, pick, read_summary
-from inference_lab.records.chain import folder, prediction_file, read_receipt
+from inference_lab.records.chain import read_receipt
+from inference_lab.records.layout import folder, prediction_file
 from inference_lab.records.prediction import load_prediction
 
 _SHOWN = (  # metric, column, what it is called in a table

@@ -8,17 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
-from inference_lab.records.chain import (
-    SCHEMA,
-    Chain,
-    Step,
-    check_outputs,
-    read_receipt,
-    receipt_of,
-    seal,
-    ways_out,
-)
+from inference_lab.records.chain import SCHEMA, Chain, check_outputs, read_receipt, receipt_of, seal, ways_out
 from inference_lab.records.files import json_text, sha256_file, staging, sync_folder, write_file, write_json
+from inference_lab.records.layout import Step
 from inference_lab.records.raw import CONTROLS, read_rows, read_samples
 from inference_lab.records.record import Record
 from inference_lab.records.requests import read_lines, read_requests

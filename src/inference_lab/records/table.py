@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import LabError
-from inference_lab.records.chain import Chain, folder, read_receipt
+from inference_lab.records.chain import Chain, read_receipt
+from inference_lab.records.layout import folder
 
 _HEAD = ("experiment", "recorded", "on", "flags", "state", "figures")
 
