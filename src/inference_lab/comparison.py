@@ -18,6 +18,7 @@ from inference_lab.records.chain import read_receipt
 from inference_lab.records.layout import is_load
 from inference_lab.records.record import Record
 from inference_lab.records.store import load_record
+from inference_lab.records.table import aligned
 
 _WAY_OUT = "name a record's folder, or COMMIT:results/EXPERIMENT of a commit that holds it"
 _NOT_INTERLEAVED = (
@@ -133,9 +134,7 @@ def _beside(a: Record, b: Record) -> list[str]:
 def _table(
     head: Row, a: Mapping[Row, Values], b: Mapping[Row, Values], cell: Callable[[Values, Values], Row]
 ) -> list[str]:
-    lines = [head, *((*key, *cell(a[key], b[key])) for key in a if key in b)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+    return aligned([head, *((*key, *cell(a[key], b[key])) for key in a if key in b)])
 
 
 def _rows(record: Record, kind: str, key: Row) -> dict[Row, Values]:

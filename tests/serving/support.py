@@ -72,3 +72,11 @@ def ask_once(
             return record_of(await ask(client, path, **extra), client.clock_name)
 
     return asyncio.run(run())
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there and runs; one that only waits to be waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 from inference_lab.errors import ConfigError, InputError, MeasurementRefused
 from inference_lab.serving.server import STEP_COLUMNS, start_server
 from inference_lab.serving.server_process import guarded, log_tail, refuse_dead
+from tests.serving.support import lives
 
 # A family: the command, and a child that would outlive it and takes no SIGTERM.
 _FAMILY = (
@@ -92,7 +93,7 @@ class GuardTest(unittest.TestCase):
     def assert_gone(self, pids: list[int]) -> None:
         """All have ended."""
         give_up = time.monotonic() + 20
-        while living := [pid for pid in pids if _lives(pid)]:
+        while living := [pid for pid in pids if lives(pid)]:
             self.assertLess(time.monotonic(), give_up, f"{living} live on")
             time.sleep(0.01)
 
@@ -125,13 +126,6 @@ class GuardTest(unittest.TestCase):
         with guarded(["/no/such/program"], self.log) as process:
             self.assertEqual(process.wait(20), 127)
         self.assertIn("/no/such/program cannot be started: No such file", log_tail(self.log))
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from inference_lab.serving import vllm_trace
 from inference_lab.serving.server import start_server
 from inference_lab.serving.vllm_install import declared, find_environment
 from inference_lab.serving.vllm_server import written_model
+from tests.serving.support import lives
 
 SHAPE = {"vocab_size": 512, "hidden_size": 256, "num_layers": 4, "num_heads": 8, "num_kv_heads": 2, "seed": 1}
 SETTINGS: dict[str, Any] = {
@@ -93,7 +94,7 @@ class VllmCheck(unittest.TestCase):
             self.assertGreaterEqual(len(family), 4, "guard, API server, engine, worker")
             starter.kill()
         give_up = time.monotonic() + 30
-        while living := [pid for pid in family if _lives(pid)]:
+        while living := [pid for pid in family if lives(pid)]:
             self.assertLess(time.monotonic(), give_up, f"{living} live on")
             time.sleep(0.1)
 
@@ -140,13 +141,6 @@ def _descendants(pid: int) -> list[int]:
 
 def _command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 if __name__ == "__main__":

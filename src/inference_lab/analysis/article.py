@@ -5,7 +5,6 @@
 {{ verdict("batching-pays").verdict }}      {{ manifest.environment.cpu_model }}
 """
 
-import csv
 import json
 import traceback
 from pathlib import Path
@@ -42,8 +41,7 @@ def render(template: Path, summary: Path, verdicts: Path, manifest: Path) -> str
         row = cell(**columns)
         return with_interval(number(row, of, summary.name), bounds(row, of, summary.name))
 
-    with verdicts.open(encoding="utf-8", newline="") as file:
-        judged = {row["id"]: _Columns(row) for row in csv.DictReader(file)}
+    judged = {row["id"]: _Columns(row) for row in read_summary(verdicts)}
 
     def verdict(claim: str) -> _Columns:
         if claim not in judged:

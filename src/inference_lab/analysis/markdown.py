@@ -23,6 +23,16 @@ def with_interval(value: float | None, bounds: Interval) -> str:
     return f"{short(value)} [{lo}, {hi}]"
 
 
+def verdict_value(verdict: Mapping[str, str]) -> str:
+    """The value of a row of verdicts.csv with its interval; a range alone where there is no one value."""
+    value, lo, hi = (verdict[name] for name in ("value", "lo", "hi"))
+    if not value:
+        return f"{lo} to {hi}" if lo else ""
+    if not (lo or hi):
+        return value
+    return with_interval(float(value), (float(lo) if lo else None, float(hi) if hi else None))
+
+
 def short(value: float) -> str:
     """Four significant digits, from 1000 on whole numbers: 1.793, 231,047."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.markdown import made_from, short, table, with_interval
+from inference_lab.analysis.markdown import made_from, short, table, verdict_value, with_interval
 from inference_lab.analysis.rows import SEPARATOR, bounds, check_rows, in_words, number
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
 from inference_lab.records.prediction import load_prediction
@@ -182,22 +182,13 @@ def _verdict(verdicts: Sequence[Mapping[str, str]]) -> str:
         [
             verdict["says"],
             f"**{verdict['verdict']}**",
-            _shown(verdict),
+            verdict_value(verdict),
             *(verdict[name] for name in ("n", "rows", "reason")),
         ]
         for verdict in verdicts
     ]
     head = ["claim", "verdict", "value", "n", "rests on", "reason"]
     return f"{', '.join(f'{n} {name}' for name, n in counts.items())}.\n\n{table(head, lines)}"
-
-
-def _shown(verdict: Mapping[str, str]) -> str:
-    value, lo, hi = (verdict[name] for name in ("value", "lo", "hi"))
-    if not value:
-        return f"{lo} to {hi}" if lo else ""
-    if not (lo or hi):
-        return value
-    return with_interval(float(value), (float(lo) if lo else None, float(hi) if hi else None))
 
 
 def _boundary(view: View) -> Iterator[str]:

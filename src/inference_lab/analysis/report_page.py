@@ -3,14 +3,13 @@
 Answers from summaries, verdicts, predictions and manifests alone: a fresh clone writes the same bytes.
 """
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.markdown import short, table, with_interval
+from inference_lab.analysis.markdown import short, table, verdict_value, with_interval
 from inference_lab.analysis.rows import SEPARATOR, Row, bounds, number, pick, read_summary
 from inference_lab.records.chain import read_receipt
 from inference_lab.records.layout import folder, prediction_file
@@ -98,8 +97,7 @@ def report(name: str, section: Mapping[str, Any]) -> str:
 
 def _read(experiment: str, figures: Sequence[str]) -> _About:
     at = Path(folder(experiment))
-    with (at / "verdicts.csv").open(encoding="utf-8", newline="") as file:
-        verdicts = list(csv.DictReader(file))
+    verdicts = read_summary(at / "verdicts.csv")
     question = load_prediction(Path(prediction_file(experiment)))["question"].strip()
     manifest = read_receipt(at / "manifest.json")
     return _About(experiment, manifest, read_summary(at / "summary.csv"), verdicts, question, figures)
@@ -218,18 +216,16 @@ def _limit(seen: Mapping[str, float | None], settings: Mapping[str, float]) -> s
 def _verdicts(each: _About) -> Iterator[str]:
     yield f"### {each.name}"
     rows = [
-        [verdict["says"], f"**{verdict['verdict']}**", _value(verdict), verdict["n"], verdict["reason"]]
+        [
+            verdict["says"],
+            f"**{verdict['verdict']}**",
+            verdict_value(verdict),
+            verdict["n"],
+            verdict["reason"],
+        ]
         for verdict in each.verdicts
     ]
     yield table(["claim", "verdict", "value", "n", "reason"], rows)
-
-
-def _value(verdict: Row) -> str:
-    if not verdict["value"]:
-        return f"{verdict['lo']} to {verdict['hi']}" if verdict["lo"] else ""
-    interval = bounds(verdict, "value", "verdicts.csv")
-    lo, hi = (float(verdict[end]) if verdict[end] else None for end in ("lo", "hi"))
-    return verdict["value"] if (lo, hi) == interval else with_interval(float(verdict["value"]), (lo, hi))
 
 
 def _boundary(about: Sequence[_About], unmeasured: Sequence[str]) -> Iterator[str]:

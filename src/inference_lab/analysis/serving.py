@@ -26,6 +26,7 @@ from inference_lab.analysis.rows import CODES, SEPARATOR
 from inference_lab.analysis.runs import Run, peak_in_flight, runs_of
 from inference_lab.analysis.server_side import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
 from inference_lab.records.record import Calibration, Record, csv_text
+from inference_lab.records.table import aligned
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TIME_COLUMNS = tuple(f"{name}{end}_ms" for name in QUANTILES for end in ("", "_lo", "_hi"))
@@ -165,10 +166,10 @@ def as_table(rows: Sequence[Mapping[str, str]]) -> str:
         times = (row[name] for name in ("mean_ms", *(f"{name}_ms" for name in QUANTILES)))
         lines.append((row["metric"], row["unit"], row["n"], *map(_short, (value, *times)), interval))
     notes = dict.fromkeys(note for row in rows for note in row["advice"].split(SEPARATOR) if note)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     flags = sorted({flag for row in rows for flag in row["flags"].split()})
-    table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-    return "\n".join([*table, *(f"flag: {flag}" for flag in flags), *(f"note: {note}" for note in notes)])
+    return "\n".join(
+        [*aligned(lines), *(f"flag: {flag}" for flag in flags), *(f"note: {note}" for note in notes)]
+    )
 
 
 def _short(text: str) -> str:

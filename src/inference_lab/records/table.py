@@ -1,6 +1,6 @@
 """The closing table: what is recorded, since when and where, whether it may be believed, whether current."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,13 @@ def closing_table(config: Mapping[str, Any]) -> str:
     """One line an experiment: recorded when and where, flags, current or why not, figures."""
     walk = Chain(config)
     rows = [_HEAD, *(_row(walk, experiment) for experiment in walk.experiments)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(aligned(rows))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines for a terminal, each column as wide as its widest value."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _row(walk: Chain, experiment: str) -> tuple[str, ...]:
