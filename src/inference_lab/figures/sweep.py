@@ -61,7 +61,7 @@ PANELS = (
     Panel("step\nms", (Series(_STEPS, "step", "p50_ms"), Series(_MOST, "step", "p95_ms")), log=None),
 )  # fmt: skip
 CACHE = (  # shown where the size of the cache is varied
-    Panel("KV cache\ntokens", (Series(_SERVER, "kv_cache_tokens", "value"),
+    Panel("KV tokens", (Series(_SERVER, "kv_cache_tokens", "value"),
                                Series(_FORMULA, "kv_capacity_tokens", "value"))),
     Panel("preempted\nrequests", (Series(_SERVER, "preemptions"),), rare=True),
 )  # fmt: skip
@@ -119,7 +119,8 @@ def _known(panels: Sequence[Panel], cells: Cells, columns: Sequence[str]) -> lis
 def _conditions(view: View, axis: str) -> str:
     conditions = view.record.manifest["conditions"]
     says = [f"{name} {value}" for name, value in conditions["fixed"].items() if name not in (axis, "seed")]
-    return f"{conditions['server']['kind']} server; {', '.join(says)}; {conditions['rounds']} loads a server."
+    loads = "1 load" if conditions["rounds"] == 1 else f"{conditions['rounds']} loads"
+    return f"{conditions['server']['kind']} server; {', '.join(says)}; {loads} a server."
 
 
 def _draw(panel: Axes, what: Panel, cells: Cells, columns: Sequence[str]) -> None:

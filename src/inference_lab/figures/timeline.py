@@ -77,8 +77,15 @@ def draw(view: View) -> str:
         above[0].set_ylabel(": ".join((*row, "requests")))
         below[0].set_ylabel("how many")
         for panel, column in zip(above, columns if number == 0 else (), strict=False):
-            panel.set_title(" ".join(column), size=SMALL, pad=2)
+            panel.set_title(_title(cells, column), size=SMALL, pad=2)
     return svg(figure, view)
+
+
+def _title(cells: Mapping[Cell, Sequence[Run]], column: Cell) -> str:
+    """What a column's cells have in common: a word as it is, a number with the name of what it counts."""
+    runs = next(runs for cell, runs in cells.items() if cell[:1] == column)
+    return " ".join(f"{name} {value}" if value.isdigit() else value
+                    for name, value in list(runs[0].cell.items())[:1])  # fmt: skip
 
 
 def _split(figure: Figure, panel: Axes, columns: int) -> list[Axes]:
