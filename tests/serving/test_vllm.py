@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -212,6 +213,7 @@ class VllmServerTest(VllmTest):
     def test_a_port_in_use(self) -> None:
         """The server that has the port is not taken for ours."""
         with socket.create_server(("127.0.0.1", 0)) as other:
+            threading.Thread(target=_hang_up, args=(other,), daemon=True).start()
             port = other.getsockname()[1]
             self.refused("(?s)exit code 1: OSError: .*Address already in use", port=port)
 
@@ -228,6 +230,13 @@ class VllmServerTest(VllmTest):
         whole = scripted_vllm.LOG
         self.log.write_text(whole[: whole.rindex("elapsed")])
         self.assertEqual([row["step"] for row in iterations(self.log)], [0])
+
+
+def _hang_up(other: socket.socket) -> None:
+    """Answer nobody, at once: a caller that is kept waiting learns no more, only later."""
+    with contextlib.suppress(OSError):  # it was closed
+        while True:
+            other.accept()[0].close()
 
 
 class TraceTest(VllmTest):
