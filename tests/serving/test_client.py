@@ -58,7 +58,7 @@ COMPLETIONS = {
     "fin-before-header": ("connect_error", 0, 0, "closed"),
     "reset-before-header": ("connect_error", 0, 0, "reset"),
 }
-ELSEWHERE = {"reasoning", "exit"}  # chat alone; a server process of its own (test_reference_process)
+ELSEWHERE = {"reasoning", "exit"}  # chat alone; a server process of its own (check_reference_process)
 
 
 def request_truth(path: Path) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from matplotlib import font_manager, get_data_path
 
 from inference_lab.figures import client_error, latency, ratios, selfcheck, throughput
 from tests.analysis.selfchecks import selfcheck_record, selfcheck_view
-from tests.figures.test_client_error import calibrated
 from tests.figures.views import view_of
 from tests.synthetic import steady, timing_record
+from tests.workflow.check_client_error import calibrated
 
 HOSTILE = """
 figure.dpi: 200
