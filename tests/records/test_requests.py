@@ -70,6 +70,15 @@ class TestRequestRecord(unittest.TestCase):
                 with self.assertRaisesRegex(RecordError, "last line is cut off"):
                     read_requests(path)
 
+    def test_an_older_file(self) -> None:
+        """A line written before a field was known is read: what it does not say is None."""
+        older = json.loads(GOOD.line())
+        del older["resent"]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "requests.jsonl")
+            path.write_text(json.dumps(older) + "\n")
+            self.assertIsNone(read_requests(path)[0][0].resent)
+
     def test_bad_files(self) -> None:
         """A file that is missing, doubled, not JSON or of another shape is named with the line."""
         extra = json.loads(GOOD.line()) | {"speed": 1}

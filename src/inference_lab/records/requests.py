@@ -6,7 +6,7 @@ are integer ns of one monotonic clock. Derives nothing; knows no server and no m
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,9 @@ class RequestRecord:
     `clock` names how chunks were stamped, except those listed in `user_stamped_chunks`.
     `censored_chunks` were read together with later events: they arrived at their stamp or earlier.
     `coalesced_reads` counts the reads that held several token chunks; `max_read_lag_ns` is the longest
-    time that bytes lay in the kernel before they were read (kernel clock only).
+    time that bytes lay in the kernel before they were read (kernel clock only). `resent` counts how often the
+    request went again over a new connection, because a kept one had ended before any byte of an answer:
+    `sent_ns` is then when it last went. Older records do not say: None.
     """
 
     request_id: str
@@ -59,6 +61,7 @@ class RequestRecord:
     censored_chunks: tuple[int, ...]
     user_stamped_chunks: tuple[int, ...]
     max_read_lag_ns: int | None
+    resent: int | None = None
 
     def __post_init__(self) -> None:
         broken = self._broken_rule()
@@ -92,6 +95,7 @@ class RequestRecord:
 
 
 _FIELDS = tuple(f.name for f in fields(RequestRecord))
+_LATER = frozenset(f.name for f in fields(RequestRecord) if f.default is not MISSING)  # not in older records
 _TUPLES = ("token_times_ns", "chunk_tokens", "censored_chunks", "user_stamped_chunks")
 
 
@@ -144,7 +148,7 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _record(path: Path, number: int, line: bytes) -> RequestRecord:
     values = _object(path, number, line)
-    if set(values) != set(_FIELDS):
+    if set(_FIELDS) - _LATER - set(values) or set(values) - set(_FIELDS):
         raise RecordError(
             f"{path} line {number}: must be an object with exactly {', '.join(_FIELDS)};"
             " restore the file or run again"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inference_lab.records.requests import RequestRecord
+from inference_lab.serving.redaction import Redact, redacted
 
 DONE = b"[DONE]"
 _CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
@@ -25,11 +26,15 @@ class Exchange:
     """What was sent and what came back. `stamps_ns[i]` is when the read that completed payload i arrived.
 
     `ended` is how it ended: "complete" (the HTTP message did), "closed", "timeout", "cancelled",
-    "connect" (there was no connection), or "broken"; `detail` says more in words.
+    "connect" (there was no connection), or "broken"; `detail` says more in words. `resent` counts how often
+    the request went again because a kept connection had ended before any byte of an answer; `sent_ns` is
+    that of the last time. `headers` are those of the answer that mean something here, by lower-case name.
     """
 
     sent_ns: int | None = None
+    resent: int = 0
     http_status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
     payloads: list[bytes] = field(default_factory=list[bytes])
     stamps_ns: list[int] = field(default_factory=list[int])
     shared_reads: list[range] = field(default_factory=list[range])
@@ -134,7 +139,7 @@ class Reading:
             if knew and len(self._chunks) == knew + 1 and self.usage is None and self.finish_reason is None:
                 self._remember(payload, self._chunks[-1])
         else:
-            self._fail(f"event {event + 1} is no chunk: {payload[:80].decode(errors='replace')}")
+            self._fail(f"event {event + 1} is no chunk: {payload.decode(errors='replace')}")
 
     def _remember(self, payload: bytes, chunk: _Chunk) -> None:
         """Keep what a chunk was, for those that differ from it in one text alone."""
@@ -199,8 +204,11 @@ class Reading:
             return len(ids), not text
         return int(carries), not text
 
-    def record(self, attempt: Attempt, *, clock: str) -> RequestRecord:
-        """The record of this attempt, all payloads of its exchange having been added."""
+    def record(self, attempt: Attempt, *, clock: str, redact: Redact = str) -> RequestRecord:
+        """The record of this attempt, all payloads of its exchange having been added.
+
+        What the server wrote is redacted before anything is cut.
+        """
         exchange = attempt.exchange
         chunks = [chunk for chunk in self._chunks if chunk.tokens]
         times = [exchange.stamps_ns[chunk.event] for chunk in chunks for _ in range(chunk.tokens)]
@@ -231,8 +239,8 @@ class Reading:
             prompt_tokens=said_prompt if isinstance(said_prompt, int) else None,
             output_tokens=len(times),
             counted_tokens=self._counted,
-            usage=self.usage,
-            error=None if error is None else " ".join(error.split())[:_ERROR_CHARACTERS],
+            usage=redacted(self.usage, redact),
+            error=None if error is None else " ".join(redact(error).split())[:_ERROR_CHARACTERS],
             clock=clock,
             coalesced_reads=coalesced,
             censored_chunks=tuple(censored),
@@ -242,6 +250,7 @@ class Reading:
                 if clock == "kernel" and chunk.event in exchange.user_stamped
             ),
             max_read_lag_ns=exchange.max_read_lag_ns,
+            resent=exchange.resent,
         )
 
     def _status(self, exchange: Exchange) -> tuple[str, str | None]:
@@ -283,12 +292,12 @@ def _is_chunk(said: Any) -> bool:
     )
 
 
-def read_now(attempt: Attempt, *, clock: str) -> RequestRecord:
+def read_now(attempt: Attempt, *, clock: str, redact: Redact = str) -> RequestRecord:
     """The record of an attempt, all its payloads read at once."""
     reading = Reading()
     for payload in attempt.exchange.payloads:
         reading.add(payload)
-    return reading.record(attempt, clock=clock)
+    return reading.record(attempt, clock=clock, redact=redact)
 
 
 def _share(chunks: Sequence[_Chunk], total: int) -> None:

@@ -13,6 +13,7 @@ from inference_lab.errors import InputError
 from inference_lab.serving.exchange import DONE, Exchange, Reading
 from inference_lab.serving.sse import EventScanner
 
+_KEPT_HEADERS = frozenset({"content-encoding", "content-type", "location", "retry-after"})
 _DONE_GRACE_NS = 250_000_000  # after [DONE] the message should end; a server that waits is not waited for
 
 
@@ -65,6 +66,11 @@ class Response:
         self._done_ns: int | None = None
         self._peeking = Reading()
         self._peeked = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser with each header."""
+        if (known := name.decode("latin-1").lower()) in _KEPT_HEADERS:
+            self.exchange.headers[known] = value.decode("utf-8", "replace")
 
     def on_headers_complete(self) -> None:
         """Called by the parser when the header is whole."""
