@@ -59,7 +59,7 @@ class TestRequestRecord(unittest.TestCase):
 
     def test_file(self) -> None:
         """What is written is read again; a torn end is dropped and counted in a partial file alone."""
-        other = replace(GOOD, attempt=2, status="cancelled", sent_ns=None, error="é\n")
+        other = replace(GOOD, attempt=2, status="cancelled", sent_ns=None, error="é\n", notes=("odd",))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "requests.jsonl"
             path.write_bytes(GOOD.line() + other.line())
@@ -70,14 +70,15 @@ class TestRequestRecord(unittest.TestCase):
                 with self.assertRaisesRegex(RecordError, "last line is cut off"):
                     read_requests(path)
 
-    def test_an_older_file(self) -> None:
-        """A line written before a field was known is read: what it does not say is None."""
-        older = json.loads(GOOD.line())
-        del older["resent"]
+    def test_a_record_of_before(self) -> None:
+        """What a record of an older form does not say is unknown, not an error."""
+        values = json.loads(GOOD.line())
+        for name in ("resent", "hidden_tokens", "notes"):
+            del values[name]
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "requests.jsonl")
-            path.write_text(json.dumps(older) + "\n")
-            self.assertIsNone(read_requests(path)[0][0].resent)
+            path = Path(folder) / "requests.jsonl"
+            path.write_text(json.dumps(values) + "\n")
+            self.assertEqual(read_requests(path), ([GOOD], 0))
 
     def test_bad_files(self) -> None:
         """A file that is missing, doubled, not JSON or of another shape is named with the line."""

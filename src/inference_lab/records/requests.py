@@ -36,7 +36,10 @@ class RequestRecord:
     `coalesced_reads` counts the reads that held several token chunks; `max_read_lag_ns` is the longest
     time that bytes lay in the kernel before they were read (kernel clock only). `resent` counts how often the
     request went again over a new connection, because a kept one had ended before any byte of an answer:
-    `sent_ns` is then when it last went. Older records do not say: None.
+    `sent_ns` is then when it last went.
+    `hidden_tokens` are those that the server says it made and showed in no chunk, such as reasoning; they
+    are not in `output_tokens`. `notes` say what was odd about an attempt that may be good all the same.
+    Fields with a default came later: a record without them reads as one that did not know.
     """
 
     request_id: str
@@ -62,6 +65,8 @@ class RequestRecord:
     user_stamped_chunks: tuple[int, ...]
     max_read_lag_ns: int | None
     resent: int | None = None
+    hidden_tokens: int | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         broken = self._broken_rule()
@@ -95,8 +100,9 @@ class RequestRecord:
 
 
 _FIELDS = tuple(f.name for f in fields(RequestRecord))
-_LATER = frozenset(f.name for f in fields(RequestRecord) if f.default is not MISSING)  # not in older records
-_TUPLES = ("token_times_ns", "chunk_tokens", "censored_chunks", "user_stamped_chunks")
+_REQUIRED = tuple(f.name for f in fields(RequestRecord) if f.default is MISSING)
+_LATER = _FIELDS[len(_REQUIRED) :]
+_TUPLES = ("token_times_ns", "chunk_tokens", "censored_chunks", "user_stamped_chunks", "notes")
 
 
 def read_requests(path: Path, *, partial: bool = False) -> tuple[list[RequestRecord], int]:
@@ -148,13 +154,13 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 def _record(path: Path, number: int, line: bytes) -> RequestRecord:
     values = _object(path, number, line)
-    if set(_FIELDS) - _LATER - set(values) or set(values) - set(_FIELDS):
+    if not set(_REQUIRED) <= set(values) <= set(_FIELDS):
         raise RecordError(
-            f"{path} line {number}: must be an object with exactly {', '.join(_FIELDS)};"
-            " restore the file or run again"
+            f"{path} line {number}: must be an object with exactly {', '.join(_REQUIRED)}, and perhaps"
+            f" {', '.join(_LATER)}; restore the file or run again"
         )
     try:
-        for name in _TUPLES:
+        for name in values.keys() & _TUPLES:
             values[name] = tuple(values[name])
         return RequestRecord(**values)
     except (RecordError, TypeError) as error:

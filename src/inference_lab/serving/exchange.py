@@ -29,6 +29,7 @@ class Exchange:
     "connect" (there was no connection), or "broken"; `detail` says more in words. `resent` counts how often
     the request went again because a kept connection had ended before any byte of an answer; `sent_ns` is
     that of the last time. `headers` are those of the answer that mean something here, by lower-case name.
+    `notes` are odd things about it that decide nothing.
     """
 
     sent_ns: int | None = None
@@ -44,6 +45,7 @@ class Exchange:
     ended: str | None = None
     end_ns: int | None = None
     detail: str | None = None
+    notes: list[str] = field(default_factory=list[str])
 
     def stamp(self, at_ns: int, lag_ns: int | None) -> None:
         """Give the payloads completed by the latest read its time (never before the one before)."""
@@ -251,6 +253,7 @@ class Reading:
             ),
             max_read_lag_ns=exchange.max_read_lag_ns,
             resent=exchange.resent,
+            notes=tuple(redact(note) for note in exchange.notes),
         )
 
     def _status(self, exchange: Exchange) -> tuple[str, str | None]:
