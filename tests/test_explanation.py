@@ -58,7 +58,7 @@ class ExplainTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             copy = shutil.copy("results/m1/ratios.svg", Path(folder, "figure 1.svg"))
             said = words(copy)
-        self.assertIn(f"raw samples with sha256 {self.raw}", said)
+        self.assertIn(f"raw.csv with sha256 {self.raw}", said)
         self.assertIn("the same bytes as results/m1/ratios.svg here", said)
 
     def test_a_copied_figure_of_a_superseded_record(self) -> None:
@@ -76,7 +76,7 @@ class ExplainTest(unittest.TestCase):
             copy = shutil.copy("results/m1/ratios.svg", folder)
             shutil.rmtree("results")
             said = words(copy)
-        self.assertIn(f"raw samples with sha256 {self.raw}", said)
+        self.assertIn(f"raw.csv with sha256 {self.raw}", said)
         self.assertIn("cannot be told", said)
 
     def test_a_stranger_is_refused(self) -> None:

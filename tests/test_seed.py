@@ -291,7 +291,7 @@ class SummaryTest(SeedTest):
         raw.write_bytes(Path(RAW).read_bytes())
         status, _, err = self.summarise(str(raw))
         self.assertEqual(status, 0, err)
-        self.assertEqual(self.source["raw_sha256"], sha256_file(raw))
+        self.assertEqual(self.source["files"][raw.name], sha256_file(raw))
 
 
 if __name__ == "__main__":

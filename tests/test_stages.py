@@ -290,7 +290,7 @@ class DeriveTest(unittest.TestCase):
         self.assertEqual(Path("results/m1/summary.csv").read_text(), "path,n\ndynamic,4\n")
 
     def test_a_figure_names_what_it_is_drawn_from(self) -> None:
-        """A view holds summary rows as text, digests of raw and summary, and the command that rebuilds it."""
+        """A view holds summary rows as text, the digest of each file it holds, and the rebuilding command."""
         stages.derive(summary_step("m1", JUDGE))
         stages.derive(figure_step("m1", JUDGE, "latency.svg"))
         view = self.seen[-1]
@@ -299,8 +299,10 @@ class DeriveTest(unittest.TestCase):
             view.source,
             {
                 "experiment": "m1",
-                "raw_sha256": sha256_file(Path("results/m1/raw.csv")),
-                "summary_sha256": sha256_file(Path("results/m1/summary.csv")),
+                "files": {
+                    name: sha256_file(Path("results/m1", name))
+                    for name in ("raw.csv", "controls.csv", "summary.csv")
+                },
                 "command": "snakemake results/m1/latency.svg",
             },
         )

@@ -66,10 +66,9 @@ def _copied(file: Path, walk: Chain) -> list[str]:
         raise RecordError(f"{file}: belongs to no record of this checkout and {error}; {_WAY_OUT}") from None
     lines = [
         f"{file}: a figure of {source['experiment']}, by its own metadata",
-        f"  <- summary with sha256 {source['summary_sha256']}",
-        f"  <- raw samples with sha256 {source['raw_sha256']}",
+        *(f"  <- {name} with sha256 {digest}" for name, digest in source["files"].items()),
     ]
-    manifest = _manifest_with(source["experiment"], source["raw_sha256"])
+    manifest = _manifest_with(source["experiment"], source["files"])
     if manifest is None:
         return [
             *lines,
@@ -87,10 +86,12 @@ def _copied(file: Path, walk: Chain) -> list[str]:
     return [*lines, *_recorded(manifest, walk), "  This record was superseded here."]
 
 
-def _manifest_with(experiment: str, raw_sha256: str) -> Path | None:
+def _manifest_with(experiment: str, files: Mapping[str, str]) -> Path | None:
+    """The manifest that names every raw file the figure was drawn from; two records may share some."""
+    raw = {digest for name, digest in files.items() if name != "summary.csv"}
     at = Path(layout.folder(experiment))
     for manifest in (at / "manifest.json", *sorted(at.glob("superseded/*/manifest.json"))):
-        if manifest.is_file() and raw_sha256 in (made["sha256"] for made in _outputs(manifest).values()):
+        if manifest.is_file() and raw <= {made["sha256"] for made in _outputs(manifest).values()}:
             return manifest
     return None
 

@@ -21,7 +21,6 @@ from inference_lab.records.chain import Chain
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
 from inference_lab.records.layout import Step
-from inference_lab.records.raw import CONTROLS
 from inference_lab.records.record import Calibration, Measurement, Record, View
 from inference_lab.records.sources import Sources
 
@@ -205,11 +204,12 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
 
     outputs, at = record.manifest["outputs"], layout.folder(record.experiment)
     load = layout.is_load(record.experiment)
-    raw = next(made["sha256"] for name, made in outputs.items() if not name.endswith(CONTROLS))
     source = {
         "experiment": record.experiment,
-        "raw_sha256": raw,
-        "summary_sha256": sha256(summary.encode()).hexdigest(),
+        "files": {
+            **{name: made["sha256"] for name, made in outputs.items()},
+            "summary.csv": sha256(summary.encode()).hexdigest(),
+        },
         "command": f"inference-lab figures {at}" if load else f"snakemake {at}/{figure}",
     }
     return View(record, summary_rows(summary, f"{at}/summary.csv"), judge, source)

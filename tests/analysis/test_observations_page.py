@@ -8,7 +8,11 @@ from inference_lab.ndarray_semantics import OBSERVATIONS
 from inference_lab.records.record import Record, View
 
 NAMES = [look.__name__ for look in OBSERVATIONS]
-SOURCE = {"experiment": "p0", "raw_sha256": "c" * 64, "summary_sha256": "e" * 64, "command": "rebuild it"}
+SOURCE = {
+    "experiment": "p0",
+    "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},
+    "command": "rebuild it",
+}
 
 
 class PageTest(unittest.TestCase):
@@ -36,7 +40,7 @@ class PageTest(unittest.TestCase):
 
     def test_it_names_its_origin(self) -> None:
         """Raw digest and the command that rebuilds it."""
-        self.assertIn("sha256 cccccccccccc; rebuild with `rebuild it`", self.page())
+        self.assertIn("raw.csv `cccccccccccc`, summary.csv `eeeeeeeeeeee` by `rebuild it`", self.page())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import binomtest
 
-from inference_lab.analysis.intervals import claims, compare, least_effect
+from inference_lab.analysis.claim_rule import claims, smallest_effect
+from inference_lab.analysis.intervals import compare
 from inference_lab.analysis.page import pages
 from inference_lab.analysis.selfcheck import COLUMNS, NARROW, share, summarise, trials
 from inference_lab.analysis.verdicts import evaluate
@@ -103,8 +104,8 @@ class Trials(unittest.TestCase):
                 alone = [compare(times(path, T, run) / base[T]) for T in base]
                 here = [t for t in found if (t.run, t.path) == (run, path)]
                 self.assertEqual([t.comparison for t in here], alone)
-                self.assertEqual({t.least for t in here}, {least_effect(same)})
-                for t, claim in zip(here, claims(alone, least_effect(same)), strict=True):
+                self.assertEqual({t.least for t in here}, {smallest_effect(same)})
+                for t, claim in zip(here, claims(alone, smallest_effect(same)), strict=True):
                     self.assertEqual(t.claimed, claim and not t.flags)
 
     def test_effects_are_told_by_name(self) -> None:

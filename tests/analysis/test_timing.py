@@ -23,7 +23,7 @@ CONTRACT = (
     "p50_ms,p50_lo_ms,p50_hi_ms,p95_ms,p95_lo_ms,p95_hi_ms,min_ms,max_ms,"
     "per_sequence_ms,per_sequence_lo_ms,per_sequence_hi_ms,per_step_us,per_step_lo_us,per_step_hi_us,"
     "positions_per_s,positions_per_s_lo,positions_per_s_hi,"
-    "baseline,ratio,ratio_lo,ratio_hi,ratio_claimed,aa_ratio,aa_lo,aa_hi,flags,advice"
+    "baseline,ratio,ratio_lo,ratio_hi,ratio_claimed,smallest_effect,aa_ratio,aa_lo,aa_hi,flags,advice"
 )
 
 
@@ -242,7 +242,7 @@ class Flags(unittest.TestCase):
         self.assertEqual([row["flags"] for row in rows], ["warmup-residual", ""])
         self.assertEqual(rows[1]["ratio_claimed"], "no")
 
-    def test_aa_widens_the_least_effect(self) -> None:
+    def test_aa_widens_the_smallest_effect(self) -> None:
         """Where A/A is as wide as 5%, an effect of 3% is no claim, however often it is seen."""
 
         def cost(path: str, cell: Mapping[str, Any]) -> float:

@@ -10,8 +10,7 @@ from inference_lab.records.record import Record, View
 
 SOURCE = {
     "experiment": "m1",
-    "raw_sha256": "a" * 64,
-    "summary_sha256": "b" * 64,
+    "files": {"raw.csv": "a" * 64, "summary.csv": "b" * 64},
     "command": "snakemake results/m1/analysis.md",
 }
 

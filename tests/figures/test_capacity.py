@@ -16,8 +16,7 @@ SECTION = {
 }
 SOURCE = {
     "experiment": "m2_capacity",
-    "raw_sha256": "c" * 64,
-    "summary_sha256": "e" * 64,
+    "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},
     "command": "rebuild it",
 }
 

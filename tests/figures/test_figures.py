@@ -19,6 +19,7 @@ from inference_lab.figures import latency, ratios, throughput
 from inference_lab.figures.sheet import timed_call
 from inference_lab.records.record import View
 from inference_lab.records.svg import read_metadata
+from tests.analysis.views import view_of as analysis_view_of
 from tests.figures.views import SOURCE, view_of
 from tests.synthetic import steady, timing_record
 
@@ -84,6 +85,16 @@ def scale_through(
 
 class SampleTests(TestCase):
     """Every sample is in the figure, at the height of its value."""
+
+    def test_light_points_and_estimate_are_one_formula(self) -> None:
+        """Also where a call makes some steps behind T tokens: the P50 stands at the middle of its samples."""
+        rows = analysis_view_of(
+            timing_record(processes=1, rounds=9, fixed={"decode_steps": 16}), knee_factor=1.2
+        )
+        drawn = Drawn(throughput.draw(rows))
+        for path in ("dynamic", "preallocated"):
+            heights = sorted(y for _, y in drawn.marks(f"samples-{path}-4"))
+            self.assertAlmostEqual(heights[4], drawn.height(f"rate-{path}-4"), delta=0.01)
 
     def test_every_sample_is_drawn_inside_its_panel(self) -> None:
         """However many samples, paths and whichever axis: as many points as samples, none cut off."""
@@ -225,7 +236,7 @@ class MarkTests(TestCase):
         ):
             words = Drawn(plain(name)).words
             expected = [unit, "n = 9 samples a cell", "dtype float64", "Example CPU @ 2.00GHz", "NumPy 2.4.6"]
-            expected += ["BLAS threads 1", "recorded 2026-11-02T10:00", "raw sha256 cccccccccccc"]
+            expected += ["BLAS threads 1", "recorded 2026-11-02T10:00", "raw.csv cccccccccccc"]
             for text in expected:
                 self.assertIn(text, words)
         view = small_view(rounds=2)
@@ -378,7 +389,7 @@ class OriginTests(TestCase):
     def test_the_origin_is_read_back_whole(self) -> None:
         """Also when experiment or command hold characters that XML or JSON must escape."""
         source = {
-            "experiment": "m1", "raw_sha256": "0" * 64, "summary_sha256": "f" * 64,
+            "experiment": "m1", "files": {"raw.csv": "0" * 64, "summary.csv": "f" * 64},
             "command": 'uv run snakemake -- "results/µ & <ö>/a--b.svg" $HOME \\',
         }  # fmt: skip
         self.assertEqual(read_metadata(latency.draw(replace(small_view(rounds=2), source=source))), source)

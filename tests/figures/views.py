@@ -14,8 +14,7 @@ from inference_lab.records.record import Record, View
 
 SOURCE = {
     "experiment": "m1",
-    "raw_sha256": "c" * 64,
-    "summary_sha256": "e" * 64,
+    "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},
     "command": "uv run snakemake --cores 1 results/m1/latency-p50-p95.svg",
 }
 
@@ -62,7 +61,8 @@ def summary_of(record: Record, flags: Mapping[tuple[str, int], str]) -> list[dic
         aa = _quantile(again, 0.5) if again else (None, None, None)
         row |= _columns(aa, ("aa_ratio", "aa_lo", "aa_hi"))
         rows.append(row | {"flags": flags.get((path, value), ""), "advice": ""})
-    return rows
+    widths = [float(row["aa_hi"]) - float(row["aa_lo"]) for row in rows if row["aa_lo"] and row["aa_hi"]]
+    return [row | {"smallest_effect": f"{max([0.02, *widths]):.9g}"} for row in rows]
 
 
 Bounds = tuple[float | None, float | None, float | None]

@@ -1,5 +1,6 @@
 """A figure's origin is read back without drawing, or refused."""
 
+import json
 import subprocess
 import sys
 from unittest import TestCase
@@ -9,8 +10,7 @@ from inference_lab.records.svg import read_metadata, source_text
 
 SOURCE = {
     "experiment": "m1",
-    "raw_sha256": "a" * 64,
-    "summary_sha256": "b" * 64,
+    "files": {"raw.csv": "a" * 64, "summary.csv": "b" * 64},
     "command": "uv run snakemake --cores 1 results/m1/latency-p50-p95.svg",
 }
 SVG = '<svg xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata><dc:source>{}</dc:source></metadata></svg>'
@@ -20,8 +20,14 @@ class ReadMetadataTests(TestCase):
     """`explain` starts from what the figure says of itself."""
 
     def test_what_was_written_is_read_back(self) -> None:
-        """The four facts, and no others."""
+        """The three facts, and no others."""
         self.assertEqual(read_metadata(SVG.format(source_text({**SOURCE, "more": "x"}))), SOURCE)
+
+    def test_an_older_figure_is_read(self) -> None:
+        """Before every file was named, a figure named one raw file and the summary: both are still found."""
+        old = {"experiment": "m1", "raw_sha256": "a" * 64, "summary_sha256": "b" * 64, "command": "c"}
+        files = {"raw": "a" * 64, "summary.csv": "b" * 64}
+        self.assertEqual(read_metadata(SVG.format(json.dumps(old)))["files"], files)
 
     def test_a_figure_without_its_origin_is_refused(self) -> None:
         """Not SVG, cut off, no source, a source that is no JSON, not an object, or lacks a fact."""
@@ -34,7 +40,10 @@ class ReadMetadataTests(TestCase):
             SVG.format("drawn by hand"),
             SVG.format('["m1"]'),
             SVG.format('{"experiment": "m1", "raw_sha256": "", "summary_sha256": ""}'),
-            SVG.format(source_text({**SOURCE, "command": 3})),  # pyright: ignore[reportArgumentType]
+            SVG.format(source_text({**SOURCE, "command": 3})),
+            SVG.format(source_text({**SOURCE, "files": {}})),
+            SVG.format(source_text({**SOURCE, "files": {"raw.csv": 3}})),
+            SVG.format("[" * 100_000),
         ):
             with (
                 self.subTest(text=text),

@@ -12,7 +12,7 @@ from inference_lab.figures.client_error import draw
 from inference_lab.records.record import Record, View
 from tests.loads import record, request, session, truth
 
-SOURCE = {"experiment": "c", "raw_sha256": "c" * 64, "summary_sha256": "e" * 64, "command": "rebuild it"}
+SOURCE = {"experiment": "c", "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64}, "command": "rebuild it"}
 
 
 def calibrated(**judge: Any) -> View:

@@ -13,7 +13,11 @@ from inference_lab.records.record import Record, View
 from inference_lab.records.svg import read_metadata
 from tests.loads import MS, record, request, session
 
-SOURCE = {"experiment": "p2", "raw_sha256": "c" * 64, "summary_sha256": "e" * 64, "command": "rebuild it"}
+SOURCE = {
+    "experiment": "p2",
+    "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},
+    "command": "rebuild it",
+}
 SVG = "{http://www.w3.org/2000/svg}"
 
 

@@ -31,7 +31,7 @@ from inference_lab.serving.reference_process import reference_server
 from tests.checkout import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
-SOURCE = {"experiment": "x", "raw_sha256": "a" * 64, "summary_sha256": "b" * 64, "command": "rebuild it"}
+SOURCE = {"experiment": "x", "files": {"raw.csv": "a" * 64, "summary.csv": "b" * 64}, "command": "rebuild it"}
 JUDGED = ("Supported", "Refuted", "Inconclusive", "Not reached")
 
 

@@ -4,20 +4,13 @@ Where rounds pair two cells, their ratio is taken round by round; otherwise colu
 against each other with their intervals, and columns without bounds (counts, observations) exactly.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab.analysis.interval import Interval, within
-from inference_lab.analysis.intervals import (
-    Comparison,
-    Estimate,
-    claims,
-    compare,
-    doubts,
-    least_effect,
-)
+from inference_lab.analysis.claim_rule import CellKey, ClaimRule, apart
+from inference_lab.analysis.interval import Interval
+from inference_lab.analysis.intervals import Estimate
 from inference_lab.analysis.rounds import METRICS, rounds_of
 from inference_lab.analysis.rows import Row, bound_column, bounds, in_words, number, pick
 from inference_lab.errors import ConfigError, RecordError
@@ -37,25 +30,17 @@ class Quantity:
     estimate: Estimate
     intervals: Sequence[Interval]
     rows: str
-    comparison: Comparison | None = None  # where rounds pair two cells
 
 
 class Evidence:
-    """A record and its summary, asked about cells by what their columns say.
+    """A record and its summary, asked about cells by what their columns say."""
 
-    `less` is every (of, at, over) that one prediction calls less: the claim rule is applied to all of
-    them at once.
-    """
-
-    def __init__(self, view: View, less: Iterable[tuple[str, Cell, Cell]] = ()) -> None:
+    def __init__(self, view: View) -> None:
         self.view = view
         self.place = f"prediction of {view.record.experiment}"
-        self.rounds = rounds_of(view.record) if view.record.samples else None
-        same = self.rounds.same() if self.rounds else {}
-        self.least = least_effect(list(same.values()))
+        self.rule = ClaimRule(rounds_of(view.record)) if view.record.samples else None
         vary: Mapping[str, Sequence[Any]] = view.record.manifest["conditions"].get("vary", {})
         self.axis, self.values = next(iter(vary.items()), ("", ()))
-        self._claimed = self._apply_claim_rule(less)
 
     def row(self, of: str, cell: Cell) -> Row:
         """The row of a cell, fit to be judged by its column `of`.
@@ -100,10 +85,9 @@ class Evidence:
         """`of` at one cell over `of` at another. Raises as `row`."""
         above, below = self.row(of, at), self.row(of, over)
         rows = f"{of} at {in_words(at)} over {in_words(over)}"
-        if self.rounds and of in METRICS and self.rounds.paired(above[self.axis], below[self.axis]):
-            a, b = (self.rounds.metric(of, row["path"], int(row[self.axis])) for row in (above, below))
-            found = compare(a / b)
-            return Quantity(found.ratio, found.intervals, f"{rows}, round by round", found)
+        if self.rule and (pair := self._paired(of, above, below)):
+            found = self.rule.compare(of, *pair)
+            return Quantity(found.ratio, found.intervals, f"{rows}, round by round")
         a, b = self.value(of, at).estimate, self.value(of, over).estimate
         if b.value <= 0 or (b.lo is not None and b.lo <= 0):
             raise NoEvidence(f"{of} of {in_words(over)} is {b.value:.9g}: there is no ratio to it")
@@ -112,24 +96,15 @@ class Evidence:
         return Quantity(Estimate(a.value / b.value, lo, hi, min(a.n, b.n)), [(lo, hi)], rows)
 
     def less(self, of: str, at: Cell, over: Cell) -> tuple[bool | None, Quantity]:
-        """Whether `of` is less at one cell than at another (None: cannot tell), and their ratio."""
+        """Whether `of` is less at one cell than at another (None: no claim), and their ratio."""
         ratio = self.ratio(of, at, over)
-        if ratio.comparison is None:
-            return within(ratio.intervals, -math.inf, math.nextafter(1, 0)), ratio
-        claimed = self._claimed[of, in_words(at), in_words(over)]
-        return (ratio.estimate.value < 1 if claimed else None), ratio
+        if self.rule and (pair := self._paired(of, self.row(of, at), self.row(of, over))):
+            return (ratio.estimate.value < 1 if self.rule.claims(of, *pair) else None), ratio
+        return apart(ratio.intervals, exact=self.is_exact(of)), ratio
 
-    def _apply_claim_rule(self, less: Iterable[tuple[str, Cell, Cell]]) -> dict[tuple[str, str, str], bool]:
-        paired: dict[tuple[str, str, str], Comparison] = {}
-        for of, at, over in less:
-            try:
-                comparison = self.ratio(of, at, over).comparison
-            except NoEvidence:
-                continue  # it is asked again, and answered, when the claim is judged
-            if comparison:
-                paired[of, in_words(at), in_words(over)] = comparison
-        claimed = claims(list(paired.values()), self.least)
-        return {
-            key: claim and not doubts(comparison, self.least)
-            for (key, comparison), claim in zip(paired.items(), claimed, strict=True)
-        }
+    def _paired(self, of: str, above: Row, below: Row) -> tuple[CellKey, CellKey] | None:
+        """The cells of two rows where the same rounds timed both, else None."""
+        if self.rule is None or of not in METRICS:
+            return None
+        at, over = ((row["path"], int(row[self.axis])) for row in (above, below))
+        return (at, over) if at != over and self.rule.rounds.paired(at[1], over[1]) else None

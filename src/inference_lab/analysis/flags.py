@@ -10,16 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from inference_lab.analysis.claim_rule import ClaimRule, claims, doubts
 from inference_lab.analysis.interval import excludes_one
-from inference_lab.analysis.intervals import (
-    Comparison,
-    Times,
-    claims,
-    compare,
-    doubts,
-    estimate,
-    least_effect,
-)
+from inference_lab.analysis.intervals import Comparison, Times, compare, estimate
 from inference_lab.analysis.rounds import Rounds
 from inference_lab.records.raw import Sample
 from inference_lab.records.record import Record
@@ -47,23 +40,23 @@ class Judgement:
     ratios: Mapping[tuple[str, int], Comparison]  # path / baseline in the same round
     claimed: Mapping[tuple[str, int], bool]
     same: Mapping[int, Comparison]  # replica / baseline: A/A
-    least: float  # the smallest effect that is claimed
+    smallest_effect: float  # that is claimed
     flags: Mapping[tuple[str, int], list[Flag]]
 
 
 def judge_rounds(record: Record, rounds: Rounds, judge: Mapping[str, Any]) -> Judgement:
     """The comparisons of every cell to the baseline, and what is wrong with each cell."""
     bounds = {**BOUNDS, **judge}
-    base = {value: rounds.times[rounds.baseline, value] for value in rounds.values}
-    same = rounds.same()
-    least = least_effect(list(same.values()))
-    ratios = {
-        (path, value): compare(rounds.times[path, value] / base[value])
+    rule = ClaimRule(rounds)
+    same, smallest = rule.same, rule.smallest_effect
+    pairs = {
+        (path, value): ((path, value), (rounds.baseline, value))
         for path in rounds.paths
         for value in rounds.values
         if path != rounds.baseline
     }
-    differs = dict(zip(same, claims(list(same.values()), least), strict=True))
+    ratios = {cell: rule.compare("p50_ms", *pair) for cell, pair in pairs.items()}
+    differs = dict(zip(same, claims(list(same.values()), smallest), strict=True))
     everywhere = [*of_record(record, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
     if not same:
         everywhere.append(Flag("", "A/A not assessed: the baseline was measured once a round"))
@@ -73,16 +66,15 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Mapping[str, Any]) -> Ju
             *_threads(record, rounds.cells[cell][0]),
             *_same(same.get(cell[1]), differs=differs.get(cell[1], False)),
             *_warmup_residual(times, bounds["max_warmup_residual"]),
-            *_doubts(ratios.get(cell), least),
+            *_doubts(ratios.get(cell), smallest),
         ]
         for cell, times in rounds.times.items()
     }
     claimed = {
-        cell: claim
-        and not any(flag.code for side in (cell, (rounds.baseline, cell[1])) for flag in flags[side])
-        for cell, claim in zip(ratios, claims(list(ratios.values()), least), strict=True)
+        cell: rule.claims("p50_ms", *pair) and not any(flag.code for side in pair for flag in flags[side])
+        for cell, pair in pairs.items()
     }
-    return Judgement(ratios, claimed, same, least, flags)
+    return Judgement(ratios, claimed, same, smallest, flags)
 
 
 def of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
@@ -185,10 +177,10 @@ def _warmup_residual(times: Times, bound: float) -> Iterator[Flag]:
         )
 
 
-def _doubts(comparison: Comparison | None, least: float) -> Iterator[Flag]:
+def _doubts(comparison: Comparison | None, smallest: float) -> Iterator[Flag]:
     if comparison is None:
         return
-    found = doubts(comparison, least)
+    found = doubts(comparison, smallest)
     if "processes" in found and comparison.by_process:
         low, high = comparison.by_process
         yield Flag(
@@ -203,5 +195,5 @@ def _doubts(comparison: Comparison | None, least: float) -> Iterator[Flag]:
             yield Flag(
                 "regime", f"{moved}, which do not tell one story; find what changed, then measure again"
             )
-        elif high / low > 1 + least:
+        elif high / low > 1 + smallest:
             yield Flag("", moved)

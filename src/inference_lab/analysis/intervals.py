@@ -1,6 +1,6 @@
 """What a set of times, or two sets paired by round, can support.
 
-Answers: a quantile with its interval, a ratio with its interval, whether a difference may be claimed.
+Answers: a quantile with its interval, a ratio with its interval, and how one-sided it is.
 Assumes nothing about the shape of the times. Does not know what was timed or what was predicted.
 
 Every number is an order statistic, a quotient, or a count, so it has the same bits on every CPU.
@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, ndtr
 
-from inference_lab.analysis.interval import Interval, excludes_one
+from inference_lab.analysis.interval import Interval
 
 Times = NDArray[Any]  # (processes, rounds), ns or ratios
 
 ALPHA = 0.05
-SMALLEST_EFFECT = 0.02
 WINDOW = 5  # rounds over which a state of the machine is looked for
 RESAMPLES = 399
 
@@ -147,42 +146,3 @@ def states(ratios: Times) -> tuple[float, float] | None:
     windows = np.lib.stride_tricks.sliding_window_view(ratios, WINDOW, axis=-1)
     low, high = np.percentile(np.percentile(windows, 50, axis=-1), [10, 90])
     return float(low), float(high)
-
-
-def claims(comparisons: Sequence[Comparison], least: float) -> list[bool]:
-    """For each comparison of one experiment: may a difference be claimed? The rule of GLOSSARY.md.
-
-    Sign test below 0.05 after Holm, interval without 1, effect of at least `least` (see `least_effect`).
-    """
-    adjusted = holm([comparison.p for comparison in comparisons])
-    return [
-        p < ALPHA and excludes_one(c.ratio.lo, c.ratio.hi) and c.effect >= least
-        for c, p in zip(comparisons, adjusted, strict=True)
-    ]
-
-
-def least_effect(same: Sequence[Comparison]) -> float:
-    """The smallest effect worth a claim: 2%, or twice the widest half-width of the A/A intervals."""
-    widths = [
-        (c.ratio.hi - c.ratio.lo) / 2 for c in same if c.ratio.lo is not None and c.ratio.hi is not None
-    ]
-    return max([SMALLEST_EFFECT, *(2 * width for width in widths)])
-
-
-def doubts(comparison: Comparison, least: float) -> list[str]:
-    """Why the claim rule is not enough here: `processes` disagree, or a `regime` changed the answer."""
-    found: list[str] = []
-    ratio = comparison.ratio
-    if (
-        comparison.by_process
-        and excludes_one(ratio.lo, ratio.hi)
-        and not excludes_one(*comparison.by_process)
-    ):
-        found.append("processes")
-    if comparison.states and len({_side(state, least) for state in comparison.states}) > 1:
-        found.append("regime")
-    return found
-
-
-def _side(ratio: float, least: float) -> int:
-    return (ratio >= 1 + least) - (ratio <= 1 / (1 + least))

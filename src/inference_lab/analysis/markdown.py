@@ -1,6 +1,7 @@
 """Tables, intervals and origins as Markdown text."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from inference_lab.analysis.interval import Interval
 
@@ -38,7 +39,7 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def made_from(source: Mapping[str, str]) -> str:
-    """What a generated page was made from and by which command."""
-    raw, summary = source["raw_sha256"][:12], source["summary_sha256"][:12]
-    return f"Made from raw `{raw}` and summary `{summary}` by `{source['command']}`."
+def made_from(source: Mapping[str, Any]) -> str:
+    """What a generated page was made from, with the first digits of each file's sha256, and how."""
+    files = ", ".join(f"{name} `{digest[:12]}`" for name, digest in source["files"].items())
+    return f"Made from {files} by `{source['command']}`."

@@ -5,6 +5,7 @@ Predictions and verdicts stand in analysis.md and verdicts.csv; this page shows 
 
 from collections.abc import Callable, Mapping, Sequence
 
+from inference_lab.analysis.markdown import made_from
 from inference_lab.records.record import View
 
 Row = Mapping[str, str]
@@ -39,8 +40,7 @@ def draw(view: View) -> str:
             if (against := _names(rows, fails))
         ),
         "",
-        f"Source: {view.source['experiment']}, raw.csv sha256 {view.source['raw_sha256'][:12]};"
-        f" rebuild with `{view.source['command']}`.",
+        made_from(view.source),
     ]
     return "\n".join(lines) + "\n"
 

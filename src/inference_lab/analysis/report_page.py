@@ -37,7 +37,7 @@ _SHOWN = (  # metric, column, what it is called in a table
     ("kv_capacity_tokens", "value", "KV cache by formula, tokens"),
 )
 _MACHINE = ("cpu_model", "cores", "kernel", "python", "others_cpu", "steal", "waited_for_quiet_s")
-_SERVER = ("kind", "version", "arguments", "started_s", "kv_cache_tokens", "block_size", "clock")
+_SERVER = ("kind", "version", "arguments", "kv_cache_tokens", "block_size", "clock")
 
 
 @dataclass(frozen=True)
@@ -108,25 +108,45 @@ def _environment(about: Sequence[_About]) -> Iterator[str]:
     for each in about:
         environment = each.manifest["environment"]
         told = {name: environment[name] for name in _MACHINE if name in environment}
-        facts = each.manifest["servers"][0]["facts"]
-        told |= {f"server {name}": facts[name] for name in _SERVER if name in facts}
-        if digests := (facts.get("model") or {}).get("sha256"):
-            told["model sha256"] = {file: digest[:12] for file, digest in digests.items()}
         git = each.manifest.get("git") or {}
         told["measured"] = f"{each.manifest['started_at']} to {each.manifest['finished_at']}"
         told["source"] = f"{str(git.get('commit', 'unknown'))[:12]}{', changed' * bool(git.get('dirty'))}"
         lines += [[name.replace("_", " "), _words(value), each.name] for name, value in told.items()]
+        lines += _servers(each)
     said: dict[tuple[str, str], list[str]] = {}
     for name, value, experiment in lines:
         said.setdefault((name, value), []).append(experiment)
-    names = list(dict.fromkeys(name for name, _ in said))
+    names, experiments = list(dict.fromkeys(name for name, _ in said)), [each.name for each in about]
     rows = [
-        [name, value, "all" if len(which) == len(about) else ", ".join(which)]
+        [name, value, "all" if which == experiments else ", ".join(which)]
         for name in names
         for (named, value), which in said.items()
         if named == name
     ]
     yield table(["", "", "of"], rows)
+
+
+def _servers(each: _About) -> Iterator[list[str]]:
+    """(fact, value, of what it holds): of the whole experiment, or of the varied values it was found at."""
+    servers: Sequence[Mapping[str, Any]] = each.manifest["servers"]
+    started = sorted(told["facts"]["started_s"] for told in servers if "started_s" in told["facts"])
+    if started:
+        ends = dict.fromkeys(f"{seconds:.3g}" for seconds in (started[0], started[-1]))
+        yield ["server started s", " to ".join(ends), each.name]
+    found: dict[tuple[str, str], list[str]] = {}
+    for told in servers:
+        facts: Mapping[str, Any] = told["facts"]
+        digests = (facts.get("model") or {}).get("sha256") or {}
+        named = {f"server {name}": facts[name] for name in _SERVER if name in facts}
+        if digests:
+            named["model sha256"] = {file: digest[:12] for file, digest in digests.items()}
+        value = told["settings"].get(each.axis)
+        where = f"server {told['server']}" if value is None else f"{each.axis} {value}"
+        for name, fact in named.items():
+            found.setdefault((name.replace("_", " "), _words(fact)), []).append(where)
+    for (name, fact), at in found.items():
+        whole = len(at) == len(servers)
+        yield [name, fact, each.name if whole else f"{each.name} ({', '.join(dict.fromkeys(at))})"]
 
 
 def _words(value: Any) -> str:

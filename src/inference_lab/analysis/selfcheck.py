@@ -70,7 +70,7 @@ def trials(record: Record, judge: Mapping[str, Any]) -> list[Trial]:
                         comparison,
                         judged.claimed[path, value],
                         [flag for flag in flags if flag.code],
-                        judged.least,
+                        judged.smallest_effect,
                         max(widths, default=math.inf),
                     )
                 )

@@ -21,7 +21,17 @@ COLUMNS = (
     *("per_sequence_ms", "per_sequence_lo_ms", "per_sequence_hi_ms"),
     *("per_step_us", "per_step_lo_us", "per_step_hi_us"),
     *("positions_per_s", "positions_per_s_lo", "positions_per_s_hi"),
-    *("baseline", "ratio", "ratio_lo", "ratio_hi", "ratio_claimed", "aa_ratio", "aa_lo", "aa_hi"),
+    *(
+        "baseline",
+        "ratio",
+        "ratio_lo",
+        "ratio_hi",
+        "ratio_claimed",
+        "smallest_effect",
+        "aa_ratio",
+        "aa_lo",
+        "aa_hi",
+    ),
     *("flags", "advice"),
 )
 Number = float | int | None
@@ -30,7 +40,8 @@ Number = float | int | None
 def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     """The text of summary.csv, one row a cell in the order of `paths` and varied values.
 
-    An interval bound that n cannot support is empty. `ratio_claimed` is yes or no, empty for the baseline.
+    An interval bound that n cannot support is empty. `ratio_claimed` is yes or no by
+    claim_rule.py, empty for the baseline; `smallest_effect` is the least that rule claims here (0.02: 2%).
     Raises RecordError when the rows are not the measurement that the manifest declares.
     """
     rounds = rounds_of(record)
@@ -66,6 +77,7 @@ def _row(rounds: Rounds, judgement: Judgement, path: str, value: int) -> dict[st
     if same := judgement.same.get(value):
         numbers |= _with_bounds("aa{}", *same.ratio.bounds)
         numbers["aa_ratio"] = numbers.pop("aa")
+    numbers["smallest_effect"] = judgement.smallest_effect
     flags = judgement.flags[cell]
     codes = {flag.code for flag in flags}
     return {

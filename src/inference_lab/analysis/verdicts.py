@@ -5,7 +5,7 @@ Refuted        the whole interval lies outside
 Not reached    a knee was predicted beyond what was measured, and growth had not ended by then
 Inconclusive   the interval straddles, a cell is flagged, the run is invalid or the evidence is missing
 
-"Less" is decided by the claim rule of GLOSSARY.md over everything one prediction says is less.
+"Less" is decided by the claim rule (claim_rule.py), over the same family as in the summary.
 """
 
 import csv
@@ -52,7 +52,7 @@ def evaluate(prediction: Mapping[str, Any], view: View, *, prediction_changed: b
     every = [{**claim, **_with_path(claim)} for claim in prediction["claims"]]
     validity = view.record.manifest.get("validity", {"valid": True})
     if validity["valid"]:
-        evidence = Evidence(view, [(claim["of"], *pair) for claim in every for pair in _less_pairs(claim)])
+        evidence = Evidence(view)
         findings = [_finding(claim, evidence) for claim in every]
     else:
         why = f"the record is invalid: {'; '.join(validity['reasons'])}"
@@ -90,13 +90,6 @@ def _rest(claim: Claim) -> Cell:
     """What the cells of a claim over the whole axis have in common beside it."""
     path: Cell = {"path": claim["path"]} if "path" in claim else {}
     return {**path, **claim.get("at", {})}
-
-
-def _less_pairs(claim: Claim) -> list[tuple[Cell, Cell]]:
-    """The pairs of cells of which a claim says that the first is less."""
-    if claim["kind"] == "order":
-        return list(pairwise(claim["cells"]))
-    return [(claim["at"], claim["over"])] if claim["kind"] == "less_than" and "over" in claim else []
 
 
 def _finding(claim: Claim, evidence: Evidence) -> Finding:
@@ -144,7 +137,7 @@ def _equal(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def _order(claim: Claim, evidence: Evidence) -> Finding:
-    steps = [evidence.less(claim["of"], *pair) for pair in _less_pairs(claim)]
+    steps = [evidence.less(claim["of"], *pair) for pair in pairwise(claim["cells"])]
     answers = [less for less, _ in steps]
     verdict = False if False in answers else None if None in answers else True
     rows = " < ".join(in_words(cell) for cell in claim["cells"])

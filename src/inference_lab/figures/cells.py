@@ -5,12 +5,15 @@ Answers: which cells, over which axis, with which estimates. Does not know how t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from inference_lab.analysis.intervals import Estimate
 from inference_lab.analysis.rows import bound_column, number
 from inference_lab.errors import RecordError
 from inference_lab.records.raw import CELL_COLUMNS, Sample
 from inference_lab.records.record import View
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,16 @@ class Cell:
 
     def needed(self, column: str) -> Estimate:
         """The same for a column every cell must have. Raises RecordError when it is empty."""
-        estimate = self.estimate(column)
-        if estimate is None:
+        return self._not_empty(column, self.estimate(column))
+
+    def number(self, column: str) -> float:
+        """A column without bounds that every cell must have. Raises RecordError unless it is positive."""
+        return self._not_empty(column, self._positive(column))
+
+    def _not_empty(self, column: str, found: Found | None) -> Found:
+        if found is None:
             raise _malformed(self.place, column, "empty", "a positive number")
-        return estimate
+        return found
 
     def _positive(self, column: str) -> float | None:
         if not self.text(column):

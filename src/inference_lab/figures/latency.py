@@ -3,6 +3,7 @@
 Over batch sizes a second panel shows P50 divided by the batch: what one sequence costs.
 """
 
+from inference_lab.analysis.rounds import rounds_of
 from inference_lab.figures.cells import by_path, cells, known, varied_axis
 from inference_lab.figures.sheet import (
     READ_INTERVAL,
@@ -34,7 +35,7 @@ def draw(view: View) -> str:
         f"time of {timed_call(view)}",
         f"{READ_SAMPLES} Filled: P50. Hollow: P95. {READ_INTERVAL}",
     )
-    seen: list[float] = []
+    seen, timed = list[float](), rounds_of(view.record)
     for row in by_path(shown).values():
         p50s = [cell.needed("p50_ms") for cell in row]
         p95s = [cell.needed("p95_ms") for cell in row]
@@ -43,7 +44,7 @@ def draw(view: View) -> str:
         for cell, p50, p95 in zip(row, p50s, p95s, strict=True):
             point(page.panels[0], page, cell, p50, "p50", at=-0.25)
             point(page.panels[0], page, cell, p95, "p95", at=0.25, hollow=True)
-            elapsed_ms = [sample.elapsed_ns / 1e6 for sample in cell.samples]
+            elapsed_ms = timed.metric("p50_ms", cell.path, cell.value).ravel().tolist()
             samples(page.panels[0], page, cell, elapsed_ms)
             seen += elapsed_ms
     scale(page.panels[0], seen, "wall time (ms)")

@@ -1,7 +1,7 @@
 """How much longer or shorter than the baseline each path takes, paired within each round.
 
 Beside it stands what could feign a difference: the baseline against itself (A/A), and the smallest effect
-that the claim rule of GLOSSARY.md accepts.
+that the claim rule (analysis/claim_rule.py) accepts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from matplotlib.axes import Axes
 
-from inference_lab.analysis.intervals import Comparison, Estimate, least_effect
+from inference_lab.analysis.intervals import Estimate
+from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.figures.cells import Cell, by_path, cells, known
 from inference_lab.figures.sheet import (
     READ_INTERVAL,
@@ -36,7 +37,7 @@ def draw(view: View) -> str:
     base = {cell.value: cell for cell in measured if cell.path == baseline}
     compared = [_with_flags_of(base.get(cell.value), cell) for cell in measured if cell.path != baseline]
     aa = {cell.value: found for cell in measured if (found := cell.estimate("aa_ratio"))}
-    least = least_effect([Comparison(found, 1.0, None, None) for found in aa.values()])
+    least, timed = measured[0].number("smallest_effect"), rounds_of(view.record)
     read = [
         f"Mark: median ratio, filled when the difference is claimed. {READ_INTERVAL} Light points: the"
         " ratio of every round, left to right in the order measured."
@@ -60,7 +61,7 @@ def draw(view: View) -> str:
         line(medians, page, row, ratios)
         for cell, ratio in zip(row, ratios, strict=True):
             point(medians, page, cell, ratio, "ratio", hollow=cell.text("ratio_claimed") != "yes")
-            each += (of_rounds := _of_rounds(cell, base.get(cell.value)))
+            each += (of_rounds := _of_rounds(timed, cell, baseline))
             samples(rounds, page, cell, of_rounds)
     for panel in page.panels:
         panel.axhline(1, color=INK, linewidth=0.8, zorder=1.5)
@@ -77,12 +78,10 @@ def _with_flags_of(base: Cell | None, cell: Cell) -> Cell:
     return replace(cell, row={**cell.row, "flags": " ".join(flags)})
 
 
-def _of_rounds(cell: Cell, base: Cell | None) -> list[float]:
-    """elapsed / baseline's elapsed for each round that has both, in the order measured."""
-    elapsed = {(s.process, s.round): s.elapsed_ns for s in base.samples} if base else {}
-    return [
-        s.elapsed_ns / elapsed[s.process, s.round] for s in cell.samples if (s.process, s.round) in elapsed
-    ]
+def _of_rounds(timed: Rounds, cell: Cell, baseline: str) -> list[float]:
+    """The cell's time over the baseline's for each round, in the order measured."""
+    key = cell.path, cell.value
+    return (timed.times[key] / timed.times[baseline, cell.value]).ravel().tolist()
 
 
 def _draw_aa(panel: Axes, page: Sheet, shown: Sequence[Cell], aa: Mapping[int, Estimate]) -> None:

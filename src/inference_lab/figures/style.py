@@ -189,9 +189,9 @@ def _machine(manifest: Mapping[str, Any]) -> str:
     return " · ".join(f"{name}{fact or 'unknown'}" for name, fact in facts.items())
 
 
-def _origin(source: Mapping[str, str]) -> str:
-    raw, summary = source["raw_sha256"][:12], source["summary_sha256"][:12]
-    return f"raw sha256 {raw}… · summary.csv sha256 {summary}… · rebuild: {source['command']}"
+def _origin(source: Mapping[str, Any]) -> str:
+    files = " · ".join(f"{name} {digest[:12]}…" for name, digest in source["files"].items())
+    return f"sha256 of {files} · rebuild: {source['command']}"
 
 
 def _wrapped(lines: Sequence[Line]) -> list[Line]:

@@ -5,6 +5,7 @@ Ideal from the smallest value on: batches and threads multiply throughput; any o
 
 import math
 
+from inference_lab.analysis.rounds import rounds_of
 from inference_lab.figures.cells import by_path, cells, varied_axis
 from inference_lab.figures.sheet import (
     READ_INTERVAL,
@@ -37,7 +38,7 @@ def draw(view: View) -> str:
             " before for each doubling (knee_factor)."
         )
     page = sheet(view, shown, marks_of(shown), (300,), f"throughput of {timed_call(view)}", read)
-    panel, seen = page.panels[0], list[float]()
+    panel, seen, timed = page.panels[0], list[float](), rounds_of(view.record)
     for path, row in by_path(shown).items():
         rates = [cell.needed("positions_per_s") for cell in row]
         line(panel, page, row, rates)
@@ -53,7 +54,7 @@ def draw(view: View) -> str:
         )
         for cell, rate in zip(row, rates, strict=True):
             point(panel, page, cell, rate, "rate")
-            each = [1e9 * s.batch_size * s.sequence_length / s.elapsed_ns for s in cell.samples]
+            each = timed.metric("positions_per_s", cell.path, cell.value).ravel().tolist()
             samples(panel, page, cell, each)
             seen += each
         if knee_factor:

@@ -68,11 +68,12 @@ def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 class View:
     """Everything a figure or a generated page may read.
 
-    `summary` holds the rows of summary.csv as text; `source` names experiment, raw_sha256,
-    summary_sha256 and the command that rebuilds the file.
+    `summary` holds the rows of summary.csv as text; `source` names the experiment, `files` with the sha256
+    of every file the view holds (`{name: sha256}`, raw ones and the summary), and the command that rebuilds
+    what is drawn from it.
     """
 
     record: Record
     summary: Sequence[Mapping[str, str]]
     judge: Mapping[str, Any]
-    source: Mapping[str, str]
+    source: Mapping[str, Any]
