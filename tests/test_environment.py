@@ -1,7 +1,10 @@
 """What this machine is, what others did on it meanwhile, and whether it may measure at all."""
 
 import os
+import subprocess
+import sys
 import threading
+import time
 import unittest
 from collections.abc import Iterator
 from typing import Any
@@ -132,8 +135,8 @@ class MachineTest(unittest.TestCase):
             self.assertLess(environment.wait_until_quiet(0.1, patience_s=0.01), 1)
             with environment.Watch(interval_s=0.001) as watch:
                 pass
-            self.assertIsNone(watch.summary()["others_cpu"])
-            self.assertIsNone(watch.summary()["pressure"])
+            self.assertIsNone(watch.summary()["others_cores"])
+            self.assertIsNone(watch.summary()["pressure_percent"])
 
 
 class WatchTest(unittest.TestCase):
@@ -160,10 +163,16 @@ class WatchTest(unittest.TestCase):
                 return "" if child is None else f"{child} "
             return files.get(path)
 
+        def names(folder: str) -> list[str]:
+            inside = {os.path.relpath(path, folder).split("/")[0] for path in files if folder in path}
+            return [str(os.getpid())] if folder == f"/proc/{os.getpid()}/task" else sorted(inside)
+
         clock = mock.Mock(monotonic=lambda: 50.0 + second)
         watch = environment.Watch(interval_s=0.001)
         with (
             mock.patch.object(environment, "_read", read),
+            mock.patch.object(environment, "_names", names),
+            mock.patch.object(environment, "_CORES", 4),
             mock.patch.object(environment, "time", clock),
             watch,
         ):
@@ -174,8 +183,8 @@ class WatchTest(unittest.TestCase):
         """Busy time of all cores minus our own, in cores; the median and the largest second are kept."""
         looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.6, 105)]
         found = self.watched(looks, own_s=[10, 11, 12, 13])
-        self.assertEqual(found["others_cpu"], {"median": 0.5, "max": 1.4})
-        self.assertEqual(found["steal"], {"median": 0.0, "max": 0.0})
+        self.assertEqual(found["others_cores"], {"median": 0.5, "max": 1.4})
+        self.assertEqual(found["steal_cores"], {"median": 0.0, "max": 0.0})
 
     def test_the_living_child_is_us(self) -> None:
         """What the measuring child uses is not others' work, whatever the child is called."""
@@ -184,8 +193,8 @@ class WatchTest(unittest.TestCase):
             return {"/proc/stat": stat_line(busy, 0), "/proc/77/stat": process_stat(child_s)}
 
         looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
-        self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cpu"]["median"], 0.25)
-        self.assertEqual(self.watched(looks, own_s=[10, 10, 10])["others_cpu"]["median"], 1.25)
+        self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cores"]["median"], 0.25)
+        self.assertEqual(self.watched(looks, own_s=[10, 10, 10])["others_cores"]["median"], 1.25)
 
     def test_children_of_the_child_are_us(self) -> None:
         """A process that the measuring child keeps alive, such as its own neighbour, is not others' work."""
@@ -201,7 +210,46 @@ class WatchTest(unittest.TestCase):
             }
 
         looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
-        self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cpu"]["median"], 0.25)
+        self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cores"]["median"], 0.25)
+
+    def test_what_cannot_be_is_not_known(self) -> None:
+        """Time of our own that vanishes, or more than all cores, is no number: such a look is counted."""
+        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.5, 104.0, 109.0)]
+        found = self.watched(looks, own_s=[80, 81, 1, 2, 2])
+        self.assertEqual(found["others_cores"], {"median": 0.5, "max": 0.5})
+        self.assertEqual((found["unknown_looks"], found["watched_s"]), (2, 0.004))
+
+    def test_ticks_are_no_contradiction(self) -> None:
+        """A little more than all cores, or less than nothing, comes of counting in ticks: it is bounded."""
+        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 104.02, 105)]
+        found = self.watched(looks, own_s=[10, 10, 11.01])
+        self.assertEqual(found["others_cores"], {"median": 2.0, "max": 4})
+        self.assertEqual(found["unknown_looks"], 0)
+
+    def test_a_child_of_another_thread_is_us(self) -> None:
+        """Whichever thread started a process, what it uses is its family's."""
+        pids: list[int] = []
+        started, stop = threading.Event(), threading.Event()
+
+        def start() -> None:
+            spin = "while True: pass"
+            with subprocess.Popen([sys.executable, "-c", spin]) as process:
+                pids.append(process.pid)
+                started.set()
+                stop.wait(20)
+                process.kill()
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(stop.set)
+        self.assertTrue(started.wait(20))
+        before = environment.process_s(os.getpid())
+        own = time.process_time()
+        give_up = time.monotonic() + 20
+        while environment.process_s(os.getpid()) - before < 0.1 + 2 * (time.process_time() - own):
+            self.assertLess(time.monotonic(), give_up)
+            time.sleep(0.05)
 
     def test_steal_pressure_and_frequency_are_kept(self) -> None:
         """Stolen time, the pressure of waiting tasks and the clock of the core are summarised as well."""
@@ -215,8 +263,8 @@ class WatchTest(unittest.TestCase):
             for second in (0, 1, 2)
         ]
         found = self.watched(looks, own_s=[0, 1, 2])
-        self.assertEqual(found["steal"], {"median": 0.5, "max": 0.5})
-        self.assertEqual(found["pressure"], {"median": 2.0, "max": 2.5})
+        self.assertEqual(found["steal_cores"], {"median": 0.5, "max": 0.5})
+        self.assertEqual(found["pressure_percent"], {"median": 2.0, "max": 2.5})
         self.assertEqual(found["mhz"], {"median": 2000.0015, "max": 2000.002})
 
 

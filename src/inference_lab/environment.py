@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.records.installed import interpreter, versions
@@ -26,6 +26,9 @@ THREAD_VARIABLES = (
     "GOTO_NUM_THREADS",
 )
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_CORES = os.cpu_count() or 1
+_ROUNDING = 1.1  # times all cores: as much as ticks and the moment of a look may add
+_READ_AGAIN = 5
 
 
 def with_threads(threads: int) -> dict[str, str]:
@@ -117,12 +120,14 @@ def _read(path: str) -> str | None:
 class Watch:
     """Samples, in a thread of its own, what others do on this machine while `with Watch()` lasts.
 
-    `others_cpu` is in cores: busy time of all cores minus what this process and its children used, those
-    that its main thread started.
+    What others used is the busy time of all cores minus what this process and its family used. A look in
+    which that cannot be (a part of the family ended where nobody waited for it, and its time is gone) is
+    counted in `unknown_looks` and enters no number.
     """
 
     def __init__(self, interval_s: float = 1.0) -> None:
         self._interval_s = interval_s
+        self._looks = 0
         self._others: list[float] = []
         self._steal: list[float] = []
         self._pressure: list[float] = []
@@ -144,11 +149,12 @@ class Watch:
         return {
             "load_before": self._load_before,
             "load_after": list(os.getloadavg()),
-            "others_cpu": _median_and_max(self._others),
-            "steal": _median_and_max(self._steal),
-            "pressure": _median_and_max(self._pressure),
+            "others_cores": _median_and_max(self._others),
+            "unknown_looks": self._looks - len(self._others),
+            "steal_cores": _median_and_max(self._steal),
+            "pressure_percent": _median_and_max(self._pressure),
             "mhz": _median_and_max(self._mhz),
-            "watched_s": len(self._others) * self._interval_s,
+            "watched_s": self._looks * self._interval_s,
         }
 
     def _run(self) -> None:
@@ -157,9 +163,10 @@ class Watch:
             now = _cpu_times()
             if now is None:
                 return
-            others, steal = _others(before, now)
-            self._others.append(others)
-            self._steal.append(steal)
+            self._looks += 1
+            if (others := _others(before, now)) is not None:
+                self._others.append(others)
+            self._steal.append(_cores(before.stolen_s, now.stolen_s, now.at_s - before.at_s))
             if (pressure := _pressure()) is not None:
                 self._pressure.append(pressure)
             if (mhz := _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")) is not None:
@@ -180,13 +187,20 @@ def wait_until_quiet(bound_cores: float, patience_s: float) -> float:
         before = _cpu_times()
         time.sleep(min(1.0, left))
         now = _cpu_times()
-        if before is None or now is None or _others(before, now)[0] < bound_cores:
+        if before is None or now is None:
+            break
+        if (others := _others(before, now)) is not None and others < bound_cores:
             break
     return round(time.monotonic() - started, 3)
 
 
-# (wall s, busy s of all cores, stolen s, own s with children)
-_CpuTimes = tuple[float, float, float, float]
+class _CpuTimes(NamedTuple):
+    """When it was looked, and what had been used by then: by all cores, stolen from them, by our family."""
+
+    at_s: float
+    busy_s: float
+    stolen_s: float
+    own_s: float
 
 
 def _cpu_times() -> _CpuTimes | None:
@@ -195,23 +209,57 @@ def _cpu_times() -> _CpuTimes | None:
         return None
     user, nice, system, _idle, _iowait, irq, soft, steal, *_ = map(int, stat.split("\n", 1)[0].split()[1:])
     busy, stolen = (user + nice + system + irq + soft) / _TICKS_PER_S, steal / _TICKS_PER_S
-    return time.monotonic(), busy, stolen, process_s(os.getpid())
+    return _CpuTimes(time.monotonic(), busy, stolen, process_s(os.getpid()))
 
 
 def process_s(pid: int) -> float:
-    """CPU seconds of a living process and of its children, ended or living; 0 once it is gone."""
+    """CPU seconds of a living process and of its family, ended or living; 0 once it is gone.
+
+    Whoever ends while the family is read would count twice or not at all: then it is read again.
+    """
+    spent = 0.0
+    for _ in range(_READ_AGAIN):
+        family = _family(pid)
+        spent = sum(map(_own_s, family))
+        if _family(pid) == family:
+            break
+    return spent
+
+
+def _family(pid: int) -> list[int]:
+    """The process and its living descendants, whichever of their threads started them."""
+    children = [
+        int(child)
+        for thread in _names(f"/proc/{pid}/task")
+        for child in (_read(f"/proc/{pid}/task/{thread}/children") or "").split()
+    ]
+    return [pid, *(member for child in children for member in _family(child))]
+
+
+def _own_s(pid: int) -> float:
+    """CPU seconds of one process and of those children that it has waited for; 0 once it is gone."""
     stat = _read(f"/proc/{pid}/stat")
-    if stat is None:  # it was waited for: os.times counts it from then on
-        return 0.0
-    children = (_read(f"/proc/{pid}/task/{pid}/children") or "").split()
-    own = sum(map(int, stat.rpartition(")")[2].split()[11:15])) / _TICKS_PER_S
-    return own + sum(process_s(int(child)) for child in children)
+    return 0.0 if stat is None else sum(map(int, stat.rpartition(")")[2].split()[11:15])) / _TICKS_PER_S
 
 
-def _others(before: _CpuTimes, now: _CpuTimes) -> tuple[float, float]:
-    wall = now[0] - before[0]
-    busy, stolen, own = (now[i] - before[i] for i in (1, 2, 3))
-    return max(0.0, (busy - own) / wall), max(0.0, stolen / wall)
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(path.name for path in Path(folder).iterdir())
+    except OSError:  # the process is gone, or this kernel does not show it
+        return []
+
+
+def _others(before: _CpuTimes, now: _CpuTimes) -> float | None:
+    """Cores that others used meanwhile; None where what is known contradicts itself."""
+    others = _cores(before.busy_s + now.own_s - before.own_s, now.busy_s, now.at_s - before.at_s)
+    if now.own_s < before.own_s or others > _ROUNDING * _CORES:
+        return None
+    return min(others, _CORES)
+
+
+def _cores(before_s: float, now_s: float, wall_s: float) -> float:
+    """CPU time over wall time; counters are rounded to ticks, so nothing can look like less than that."""
+    return max(0.0, now_s - before_s) / wall_s
 
 
 def _pressure() -> float | None:

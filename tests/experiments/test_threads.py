@@ -149,14 +149,14 @@ class BindTest(unittest.TestCase):
 
     def test_the_manifest_names_the_neighbours(self) -> None:
         """The record says how many cores were kept busy beside each path, and which core that was."""
-        made = Measurement("timing", {}, {}, {"oracle": []}, {"steal": None})
+        made = Measurement("timing", {}, {}, {"oracle": []}, {"steal_cores": None})
         with mock.patch("inference_lab.benchmark.measure", return_value=made) as measured:
             found = threads.measure(SECTION, print)
         measured.assert_called_once_with(threads.__name__, SECTION, print)
         self.assertEqual(
             found.facts, {"oracle": [], "neighbours": dict(zip(PATHS, (0, 0, 1, 1), strict=True))}
         )
-        self.assertEqual(found.environment, {"steal": None, "neighbour_core": 5})
+        self.assertEqual(found.environment, {"steal_cores": None, "neighbour_core": 5})
 
 
 if __name__ == "__main__":

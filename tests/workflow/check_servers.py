@@ -8,6 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
+from inference_lab.environment import process_s
 from inference_lab.errors import MeasurementRefused
 from inference_lab.serving.server_process import guarded, log_tail, refuse_dead
 from tests.serving.support import lives
@@ -19,6 +20,17 @@ _FAMILY = (
     "child = subprocess.Popen([sys.executable, '-c', child], stdout=subprocess.PIPE)\n"
     "child.stdout.readline()\n"
     "print('family', os.getpid(), child.pid, flush=True)\n"
+    "time.sleep(60)"
+)
+# A command whose child left a child behind, which works and takes no SIGTERM.
+_ORPHAN = (
+    "import os, subprocess, sys, time\n"
+    "spin = 'import signal; signal.signal(15, signal.SIG_IGN)\\nwhile True: pass'\n"
+    "child = 'import subprocess, sys; words = [sys.executable, *sys.argv[1:]]'\n"
+    "child += '\\nprint(subprocess.Popen(words, stdout=-3, stderr=-3).pid)'\n"
+    "child = [sys.executable, '-c', child, '-c', spin]\n"
+    "child = subprocess.run(child, capture_output=True, text=True)\n"
+    "print('family', os.getpid(), child.stdout.strip(), flush=True)\n"
     "time.sleep(60)"
 )
 _STARTER = (
@@ -55,6 +67,22 @@ class GuardTest(unittest.TestCase):
         with guarded([sys.executable, "-c", _FAMILY], self.log):
             family = self.family()
         self.assert_gone(family)
+
+    def test_what_orphans_used_is_their_family_s(self) -> None:
+        """What a child without its parent used counts as used here, while it lives and once it ended."""
+
+        def of_family() -> float:
+            return process_s(os.getpid()) - time.process_time()
+
+        before = of_family()
+        with guarded([sys.executable, "-c", _ORPHAN], self.log):
+            orphan = self.family()[1]
+            give_up = time.monotonic() + 30
+            while (spent := process_s(orphan)) < 1:
+                self.assertLess(time.monotonic(), give_up)
+                time.sleep(0.05)
+            self.assertGreaterEqual(of_family() - before, spent - 0.1)
+        self.assertGreaterEqual(of_family() - before, spent - 0.1)
 
     def test_nobody_survives_the_kill_of_the_starter(self) -> None:
         """SIGKILL of the measuring process, which can do nothing any more, leaves no process."""

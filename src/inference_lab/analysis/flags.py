@@ -14,6 +14,7 @@ from inference_lab.analysis.claim_rule import ClaimRule, claims, doubts
 from inference_lab.analysis.interval import excludes_one
 from inference_lab.analysis.intervals import Comparison, Times, compare, estimate
 from inference_lab.analysis.rounds import Rounds
+from inference_lab.analysis.surroundings import environment_of
 from inference_lab.records.raw import Sample
 from inference_lab.records.record import Record
 
@@ -89,14 +90,14 @@ def of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
                 f"{found['path']} differs from its oracle by {found['max_abs_error']:.3g} (allowed"
                 f" {found['tolerance']:.3g}); mend the path, then measure again",
             )
-    environment: Mapping[str, Any] = record.manifest.get("environment", {})
-    others = environment.get("others_cpu")
+    others = environment_of(record.manifest).get("others_cores")
     if others is None:
         yield Flag("", "load of others not assessed: the record does not hold it")
     elif others["median"] > bounds["max_others_cpu"]:
+        most = others["max"] if isinstance(others["max"], str) else f"{others['max']:.3g}"
         yield Flag(
             "busy",
-            f"others used {others['median']:.3g} cores (median; at most {others['max']:.3g}), allowed are"
+            f"others used {others['median']:.3g} cores (median; at most {most}), allowed are"
             f" {bounds['max_others_cpu']:.3g}; measure again on a quiet machine",
         )
 

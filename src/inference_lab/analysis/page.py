@@ -9,6 +9,7 @@ from typing import Any
 
 from inference_lab.analysis.markdown import made_from, short, table, verdict_value, with_interval
 from inference_lab.analysis.rows import SEPARATOR, bounds, check_rows, in_words, number
+from inference_lab.analysis.surroundings import environment_of
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.raw import CELL_COLUMNS
@@ -17,7 +18,10 @@ from inference_lab.records.record import Record, View
 _TIMES = ("p50_ms", "p95_ms", "p99_ms")  # shown of a load's metric
 OUTLIER = 3  # a sample this many times its cell's P50 is named
 _MACHINE = ("cpu_model", "cores", "affinity", "kernel", "governor", "python", "blas", "thread_variables")
-_WATCHED = ("others_cpu", "steal", "pressure", "mhz", "load_before", "load_after", "waited_for_quiet_s")
+_WATCHED = (
+    *("others_cores", "unknown_looks", "steal_cores", "pressure_percent", "mhz"),
+    *("load_before", "load_after", "waited_for_quiet_s"),
+)
 
 
 def pages(view: View, prediction_file: Path) -> tuple[str, str]:
@@ -62,7 +66,7 @@ def analysis_md(
 
 def _conditions(record: Record) -> str:
     manifest = record.manifest
-    environment = manifest.get("environment", {})
+    environment = environment_of(manifest)
     git = manifest.get("git") or {}
     commit = f"{git.get('commit', 'unknown')}{' with uncommitted changes' if git.get('dirty') else ''}"
     facts = {

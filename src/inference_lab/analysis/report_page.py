@@ -11,6 +11,7 @@ from typing import Any
 
 from inference_lab.analysis.markdown import short, table, verdict_value, with_interval
 from inference_lab.analysis.rows import SEPARATOR, Row, bounds, number, pick, read_summary
+from inference_lab.analysis.surroundings import environment_of
 from inference_lab.records.chain import read_receipt
 from inference_lab.records.layout import folder, prediction_file
 from inference_lab.records.prediction import load_prediction
@@ -36,7 +37,8 @@ _SHOWN = (  # metric, column, what it is called in a table
     ("kv_cache_tokens", "value", "KV cache said, tokens"),
     ("kv_capacity_tokens", "value", "KV cache by formula, tokens"),
 )
-_MACHINE = ("cpu_model", "cores", "kernel", "python", "others_cpu", "steal", "waited_for_quiet_s")
+_MACHINE = ("cpu_model", "cores", "kernel", "python", "others_cores", "unknown_looks", "steal_cores",
+            "waited_for_quiet_s")  # fmt: skip
 _SERVER = ("kind", "version", "arguments", "kv_cache_tokens", "block_size", "clock")
 
 
@@ -106,7 +108,7 @@ def _read(experiment: str, figures: Sequence[str]) -> _About:
 def _environment(about: Sequence[_About]) -> Iterator[str]:
     lines: list[list[str]] = []
     for each in about:
-        environment = each.manifest["environment"]
+        environment = environment_of(each.manifest)
         told = {name: environment[name] for name in _MACHINE if name in environment}
         git = each.manifest.get("git") or {}
         told["measured"] = f"{each.manifest['started_at']} to {each.manifest['finished_at']}"

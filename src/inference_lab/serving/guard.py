@@ -1,10 +1,12 @@
 """Runs a command and ends its family of processes when the starter is gone: `guard.py PARENT COMMAND...`.
 
 The starter holds the other end of stdin. When that closes, however the starter ended, every process of the
-command's group gets SIGTERM and soon SIGKILL. Ends as the command ends. Runs as a script: standard library
-alone, so that it is there at once.
+command's group gets SIGTERM and soon SIGKILL. Ends as the command ends. It waits for those that lose their
+parent, too: what they used is counted as used by this family. Runs as a script: standard library alone, so
+that it is there at once.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -13,8 +15,10 @@ import subprocess
 import sys
 import time
 
-_GRACE_S = 8.0
-_PR_SET_PDEATHSIG = 1
+_GRACE_S = 8.0  # for the command after SIGTERM
+_LEFT_S = 1.0  # for those it left behind
+_KILLED_S = 5.0  # for those that were killed
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> int:
@@ -22,6 +26,7 @@ def main() -> int:
     parent, *command = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     libc = ctypes.CDLL(None)  # loaded before the fork
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
     def bind() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # for the case that the guard itself is killed
@@ -37,23 +42,31 @@ def main() -> int:
         _end(child, ended)
     _signal_group(child.pid, signal.SIGKILL)  # what outlived the command: children that it left
     code = child.wait()
+    _wait_for_all(time.monotonic() + _KILLED_S)
     return code if code >= 0 else 128 - code
 
 
 def _end(child: "subprocess.Popen[bytes]", ended: int) -> None:
     _signal_group(child.pid, signal.SIGTERM)
     select.select([ended], [], [], _GRACE_S)
-    give_up = time.monotonic() + 1.0  # the command may end before the children it was to wait for
-    while _signal_group(child.pid, 0) and child.poll() is not None and time.monotonic() < give_up:
-        time.sleep(0.02)
+    if child.poll() is not None:  # the command may end before the children it was to wait for
+        _wait_for_all(time.monotonic() + _LEFT_S)
 
 
-def _signal_group(group: int, number: int) -> bool:
-    try:
+def _wait_for_all(give_up_s: float) -> None:
+    """Return when no child is left, own or adopted, or at that time of the monotonic clock."""
+    while time.monotonic() < give_up_s:
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not ended:
+            time.sleep(0.02)
+
+
+def _signal_group(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 if __name__ == "__main__":
