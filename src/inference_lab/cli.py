@@ -3,10 +3,11 @@
 import argparse
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from inference_lab.errors import LabError, RecordError
 from inference_lab.records import chain, layout, locks
@@ -132,11 +133,17 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
     """Exit status of a parsed command; an error a user can meet is one line on stderr and 2."""
     args = parser.parse_args(words)
     try:
-        said, status = _outcome(parser.prog, args)
+        said, status, stream = _outcome(parser.prog, args)
         if said:
-            print(said, file=sys.stderr if status else sys.stdout)
+            print(said, file=stream)
+        stream.flush()
     except BrokenPipeError:
+        _give_up(sys.stdout)
         return 141
+    except OSError as error:  # a full disk behind stdout
+        _give_up(sys.stdout)
+        print(f"{parser.prog}: cannot print ({error.strerror}); what was done stands", file=sys.stderr)
+        return 2
     if log := vars(args).get("log"):
         try:
             log.write_text(f"{said}\n", encoding="utf-8")
@@ -145,15 +152,24 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
     return status
 
 
-def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int]:
+def _give_up(stream: TextIO) -> None:
+    """Send what a stream still holds nowhere: the interpreter flushes it once more at its end."""
+    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int, TextIO]:
+    """(what is said, exit status, where it is said)."""
     try:
         locks.die_with_run()
         said = args.run(args)
-        return ("", said) if isinstance(said, int) else (said, 0)
+        if isinstance(said, tuple):
+            return (*said, sys.stdout)  # pyright: ignore[reportUnknownVariableType]
+        return ("", said, sys.stdout) if isinstance(said, int) else (said, 0, sys.stdout)
     except LabError as error:
-        return f"{prog}: {error}", 2
+        return f"{prog}: {error}", 2, sys.stderr
     except KeyboardInterrupt:
-        return f"{prog}: interrupted; nothing half-made was left in place", 130
+        return f"{prog}: interrupted; nothing half-made was left in place", 130, sys.stderr
 
 
 def _example(_: argparse.Namespace) -> str:
@@ -208,7 +224,7 @@ def _report(args: argparse.Namespace) -> str:
     return stages.derive(layout.report_step(args.experiment, **args.section))
 
 
-def _load(args: argparse.Namespace) -> int:
+def _load(args: argparse.Namespace) -> tuple[str, int]:
     from inference_lab import loads
 
     return loads.load(args)

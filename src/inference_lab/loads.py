@@ -27,8 +27,8 @@ JUDGE: dict[str, Any] = {
 CALIBRATION = "calibration"  # the record under results/ that says what the client's own times are worth
 
 
-def load(args: argparse.Namespace) -> int:
-    """Exit status of a load: recorded, sealed, summarised, and its table printed.
+def load(args: argparse.Namespace) -> tuple[str, int]:
+    """(what happened in words, exit status) of a load: recorded, sealed and summarised.
 
     A run that was stopped keeps its partial record, which --resume continues.
     """
@@ -45,8 +45,8 @@ def load(args: argparse.Namespace) -> int:
     begun = stages.begin(step, folder / MANIFEST, in_pipeline=False)
     result = load_command.run(args)
     if result.requests_path.name != NAME:
-        print(f"stopped: kept in {result.requests_path}; --resume continues it")
-        return result.exit_code
+        said = f"stopped: kept in {result.requests_path}; --resume continues it"
+        return f"{load_command.words(result)}\n{said}", result.exit_code
     facts = {
         "command": args.words,
         "experiment": _name(Path(folder.name)),
@@ -59,8 +59,7 @@ def load(args: argparse.Namespace) -> int:
     made = {"sha256": sha256_file(result.requests_path), "rows": sum(result.counts.values())}
     write_json(folder / MANIFEST, chain.seal({**manifest, "outputs": {NAME: made}}))
     (folder / INFO).unlink()
-    print(summarise(folder))
-    return result.exit_code
+    return f"{load_command.words(result)}\n{summarise(folder)}", result.exit_code
 
 
 def around(file: Path) -> Chain | None:

@@ -12,8 +12,11 @@ import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import monotonic_ns
+from typing import Any, cast
 
+from inference_lab.errors import InputError
 from inference_lab.serving.arrival_clock import ANCILLARY_BYTES, Ancillary, ArrivalClock
 
 _READ_BYTES = 1 << 16
@@ -143,6 +146,16 @@ class Channel:
         if self._pending and self._is_open:
             asyncio.get_running_loop().add_writer(self._sock, self._write_more)
 
+    def is_quiet(self) -> bool:
+        """Whether nothing waits to be read: neither bytes nor the peer's end."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def _write(self, data: memoryview) -> None:
         # Stamped before the call: waking the peer may cost this process the core before it returns.
         sent_ns = monotonic_ns()
@@ -191,8 +204,7 @@ class TlsChannel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop once the handshake is done."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none of its subclasses
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop with decrypted bytes."""
@@ -211,6 +223,10 @@ class TlsChannel(asyncio.Protocol):
         if sent is not None:
             sent(monotonic_ns())
 
+    def is_quiet(self) -> bool:
+        """Whether the peer has not ended the stream, as far as the event loop has heard."""
+        return self._transport is not None and not self._transport.is_closing()
+
     def close(self, *, reset: bool = False) -> None:
         """End the stream."""
         self._lost = None
@@ -218,8 +234,26 @@ class TlsChannel(asyncio.Protocol):
             self._transport.abort() if reset else self._transport.close()
 
 
+def tls_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
+    """What a server's certificate is held against: the system's authorities, one file, or nothing at all.
+
+    Raises InputError when the file holds no certificate.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise InputError(
+            f"{ca_file}: no certificate can be read ({error.strerror}); give a PEM file"
+        ) from None
+    context.set_alpn_protocols(["http/1.1"])
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 async def connect(
-    address: tuple[socket.AddressFamily, tuple[str, int]],
+    address: tuple[socket.AddressFamily, Any],
     inbox: Inbox,
     received: Received,
     lost: Lost,
@@ -233,7 +267,8 @@ async def connect(
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
             inbox.clock.enable(sock)
         await loop.sock_connect(sock, where)

@@ -15,12 +15,16 @@ from typing import Any
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.serving.arrival_clock import ArrivalClock
-from inference_lab.serving.channel import Channel, Inbox, TlsChannel, connect
-from inference_lab.serving.exchange import Exchange, error_text
+from inference_lab.serving.channel import Channel, Inbox, TlsChannel, connect, tls_context
+from inference_lab.serving.exchange import Exchange, answer_text
+from inference_lab.serving.redaction import redacting
 from inference_lab.serving.response import Response, Timeouts
 from inference_lab.serving.target import Target
 
 _IDLE_NS = 3_000_000_000  # servers close idle connections after 5 s or more: do not race with them
+
+
+_Address = tuple[socket.AddressFamily, Any]
 
 
 class _Connection:
@@ -30,7 +34,8 @@ class _Connection:
         self.channel: Channel | TlsChannel | None = None
         self.response: Response | None = None
         self.is_open = True
-        self.idle_since_ns: int | None = None
+        self.is_kept = False  # it has carried an answer before
+        self.idle_since_ns = monotonic_ns()
 
     def receive(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
         """Bytes nobody asked for end the connection."""
@@ -40,9 +45,17 @@ class _Connection:
             self.response.receive(data, at_ns, lag_ns)
 
     def lose(self, reason: str) -> None:
-        """The peer or the network ended the connection."""
+        """The peer or the network ended the connection.
+
+        A kept one that ends before any byte of an answer was at its end when the request went: servers close
+        idle connections when they like. The response is withdrawn then, and its exchange has no end.
+        """
         self.is_open = False
-        if self.response is not None:
+        if self.response is None:
+            return
+        if self.is_kept and not self.response.began:
+            self.response.withdraw()
+        else:
             self.response.finish("closed", monotonic_ns(), f"connection lost ({reason})")
 
     def start(self, request: bytes, response: Response) -> None:
@@ -63,15 +76,15 @@ class _Connection:
 
     def is_ready(self) -> bool:
         """Whether a request may be sent on it."""
-        fresh = self.idle_since_ns is None or monotonic_ns() - self.idle_since_ns < _IDLE_NS
-        return self.is_open and fresh
+        return self.is_open and monotonic_ns() - self.idle_since_ns < _IDLE_NS
 
 
 class Client:
     """Connections to one server. Use as an async context manager.
 
-    `api_key` goes into the Authorization header and nowhere else. `spare` connections beyond those in
-    use are kept open, so that a request that is due finds one.
+    `api_key` goes into its one header and nowhere else. `spare` connections beyond those in use are kept
+    open, so that a request that is due finds one. No proxy is used, whatever the environment names, and no
+    redirect is followed. `opened` and `resent` count connections, and requests that went over a second one.
     """
 
     def __init__(
@@ -82,14 +95,17 @@ class Client:
         timeouts: Timeouts | None = None,
         api_key: str | None = None,
         spare: int = 0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._target = target
         self._clock = clock
         self._timeouts = timeouts or Timeouts()
         self._api_key = api_key
+        self.redact = redacting(api_key)
         self._spare = spare
-        self._tls = ssl.create_default_context() if target.scheme == "https" else None
-        self._addresses: list[tuple[socket.AddressFamily, Any]] = []
+        self._tls = (tls or tls_context()) if target.scheme == "https" else None
+        self._addresses: list[_Address] = []
+        self.opened = self.resent = 0
         self._ready: deque[_Connection] = deque()
         self._live: set[Response] = set()
         self._opening: set[asyncio.Task[None]] = set()
@@ -115,7 +131,7 @@ class Client:
     @property
     def clock_name(self) -> str:
         """The clock of the stamps, as records name it."""
-        return "kernel" if self._clock.kernel and self._tls is None else "user"
+        return "kernel" if self._clock.kernel and self._target.is_plain_tcp else "user"
 
     @property
     def live_events(self) -> int:
@@ -126,10 +142,6 @@ class Client:
         """The bytes of a POST, ready to be sent."""
         key = self._api_key
         return self._target.request("POST", path, body, request_id=request_id, key=key)
-
-    def redact(self, text: str) -> str:
-        """The text without the API key, should a server have echoed it."""
-        return text.replace(self._api_key, "[key]") if self._api_key else text
 
     async def prepare(self, connections: int) -> None:
         """Open that many connections; what cannot be opened is found out by the request that needs it."""
@@ -151,7 +163,7 @@ class Client:
         async def open_one() -> None:
             try:
                 self._ready.append(await self._open())
-            except (OSError, TimeoutError):
+            except OSError:
                 return  # the request that needs a connection will meet the same error and record it
 
         task = asyncio.create_task(open_one())
@@ -159,15 +171,21 @@ class Client:
         task.add_done_callback(self._opening.discard)
 
     async def _open(self) -> _Connection:
-        if not self._addresses:
-            found = await asyncio.get_running_loop().getaddrinfo(
-                self._target.host, self._target.port, type=socket.SOCK_STREAM
-            )
-            self._addresses = [(family, address) for family, _, _, _, address in found]
-        for address in tuple(self._addresses):
+        """A new connection to the first of the host's addresses that takes one, the last good one first.
+
+        They share the time there is for it. When none takes one, the name is looked up again next time.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + self._timeouts.connect_s
+        if not (addresses := self._addresses):
+            async with asyncio.timeout_at(give_up_s):
+                addresses = self._addresses = await self._look_up()
+        errors: list[OSError] = []
+        for address in addresses:
             connection = _Connection()
+            share_s = (give_up_s - loop.time()) / (len(addresses) - len(errors))
             try:
-                async with asyncio.timeout(self._timeouts.connect_s):
+                async with asyncio.timeout(share_s):
                     connection.channel = await connect(
                         address,
                         self._inbox,
@@ -176,36 +194,72 @@ class Client:
                         tls=self._tls,
                         server_name=self._target.host,
                     )
+            except OSError as error:  # TimeoutError is one
+                errors.append(error)
+                continue
+            self.opened += 1
+            connection.idle_since_ns = monotonic_ns()
+            self._addresses = [address, *(other for other in addresses if other != address)]
+            return connection
+        self._addresses = []
+        if len(errors) == 1:
+            raise errors[0]
+        said = zip(addresses, errors, strict=True)
+        raise OSError("; ".join(f"{where[0]}: {self._why(error)}" for (_, where), error in said))
+
+    async def _look_up(self) -> list[_Address]:
+        target = self._target
+        if target.unix_socket is not None:
+            return [(socket.AF_UNIX, str(target.unix_socket))]
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+
+    def _why(self, error: OSError) -> str:
+        """Why there is no connection, in words."""
+        if isinstance(error, TimeoutError) and not error.errno:
+            return f"no connection in {self._timeouts.connect_s:g} s"
+        if isinstance(error, ssl.SSLError) or not error.errno:
+            return str(error)
+        if isinstance(error, socket.gaierror):
+            return f"{self._target.host}: {error.strerror}"
+        return os.strerror(error.errno)  # asyncio's own message names the address alone
+
+    async def _take(self) -> _Connection:
+        """A connection that waits and has not ended meanwhile, or a new one."""
+        while self._ready:
+            connection = self._ready.pop()
+            if connection.is_ready() and connection.channel and connection.channel.is_quiet():
                 return connection
-            except (OSError, TimeoutError):
-                if len(self._addresses) == 1:
-                    raise
-                self._addresses.remove(address)
-        raise OSError("no address of the host answers")
+            connection.close()
+        return await self._open()
 
     async def send(self, request: bytes, *, keep_body_bytes: int = 4096) -> Exchange:
-        """Send prepared bytes and return what became of them; a cancelled exchange is returned, too."""
+        """Send prepared bytes and return what became of them; a cancelled exchange is returned, too.
+
+        A request whose kept connection ended before any byte of an answer goes once more over a new one.
+        """
         exchange = Exchange()
         connection: _Connection | None = None
         response: Response | None = None
         try:
-            while self._ready and connection is None:
-                connection = self._ready.pop()
-                if not connection.is_ready():
-                    connection.close()
-                    connection = None
-            connection = connection or await self._open()
-            response = Response(exchange, keep_body_bytes)
-            self._live.add(response)
-            connection.start(request, response)
-            await response.finished
-        except TimeoutError:
-            exchange.end("connect", monotonic_ns(), f"no connection in {self._timeouts.connect_s:g} s")
+            connection = await self._take()
+            while True:
+                response = Response(exchange, keep_body_bytes)
+                self._live.add(response)
+                connection.start(request, response)
+                await response.finished
+                if exchange.ended is not None:
+                    break
+                self._live.discard(response)
+                exchange.resent += 1
+                exchange.sent_ns = None
+                self.resent += 1
+                connection.close()
+                connection = response = None
+                connection = await self._open()
         except OSError as error:
-            why = str(error)
-            if isinstance(error, ConnectionError) and error.errno:
-                why = os.strerror(error.errno)  # asyncio's own message names the address alone
-            exchange.end("connect", monotonic_ns(), why)
+            exchange.end("connect", monotonic_ns(), self._why(error))
         except asyncio.CancelledError:
             exchange.end("cancelled", monotonic_ns(), "cancelled")
         finally:
@@ -218,6 +272,7 @@ class Client:
     def _give_back(self, connection: _Connection, response: Response | None) -> None:
         connection.response = None
         if connection.is_open and response is not None and response.reusable:
+            connection.is_kept = True
             connection.idle_since_ns = monotonic_ns()
             self._ready.append(connection)
         else:
@@ -245,14 +300,10 @@ class Client:
         way_out = "start the server, correct --base-url, or name --model"
         if exchange.http_status is None:
             raise MeasurementRefused(f"{where}: no answer ({exchange.detail}); {way_out}")
+        answer = f"{where}: HTTP {exchange.http_status}"
+        if not 200 <= exchange.http_status < 300:
+            raise MeasurementRefused(self.redact(f"{answer}: {answer_text(exchange)}; {way_out}"))
         try:
-            said = json.loads(exchange.body_start)
-            if exchange.http_status != 200:
-                raise MeasurementRefused(
-                    self.redact(f"{where}: HTTP {exchange.http_status}: {error_text(said)}; {way_out}")
-                )
-            return str(said["data"][0]["id"])
-        except (ValueError, LookupError, TypeError):
-            raise MeasurementRefused(
-                f"{where}: HTTP {exchange.http_status} lists no model; {way_out}"
-            ) from None
+            return str(json.loads(exchange.body_start)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError, RecursionError):
+            raise MeasurementRefused(f"{answer} lists no model; {way_out}") from None

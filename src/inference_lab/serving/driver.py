@@ -4,8 +4,11 @@ Knows neither HTTP nor files: the same driver drives the real client and the sim
 """
 
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 from inference_lab.errors import InputError
@@ -31,7 +34,9 @@ class Driver:
     """Drives one schedule once: `run`, and meanwhile perhaps `drain` or `stop`.
 
     In a closed loop a request is created when the gate is free; else when it is due, and then it waits
-    at the gate, if there is one. `deliver` is called with every attempt as it ends, in that order.
+    at the gate, if there is one. `deliver` is called with every attempt as it ends, in that order. A retry
+    waits as long as the server asked, and is left away if that would be later than `retry_within_s` after
+    the request was admitted.
     """
 
     def __init__(
@@ -45,7 +50,10 @@ class Driver:
         sleep_until: Callable[[int], Awaitable[None]],
         name: str = "r",
         retries: int = 0,
+        retry_within_s: float = math.inf,
     ) -> None:
+        if retries < 0:
+            raise InputError(f"retries is {retries}, must be at least 0")
         if concurrency is not None and concurrency < 1:
             raise InputError(f"concurrency is {concurrency}, must be at least 1")
         self._schedule = schedule
@@ -56,8 +64,9 @@ class Driver:
         self._sleep_until = sleep_until
         self._name = name
         self._retries = retries
+        self._retry_within_s = retry_within_s
         self._dispatcher: asyncio.Task[None] | None = None
-        self._at_gate: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
         self._requests: set[asyncio.Task[None]] = set()
         self.in_flight = 0
         self.is_interrupted = False
@@ -71,11 +80,11 @@ class Driver:
             self._dispatcher = group.create_task(self._dispatch(group, recorded or {}))
 
     def drain(self) -> None:
-        """Start nothing more; what is at the gate is cancelled, what is in flight goes on to its end."""
+        """Start nothing more; what waits is cancelled, what is in flight goes on to its end."""
         self.is_interrupted = True
         if self._dispatcher is not None:
             self._dispatcher.cancel()
-        for task in tuple(self._at_gate):
+        for task in tuple(self._waiting):
             task.cancel()
 
     def stop(self) -> None:
@@ -119,7 +128,7 @@ class Driver:
         def ended(attempt: int, admitted_ns: int | None, exchange: Exchange) -> None:
             self._deliver(Attempt(request_id, attempt, scheduled_ns, arrival_ns, admitted_ns, exchange))
 
-        if not self._schedule.is_closed and not await self._pass_gate():
+        if not self._schedule.is_closed and not await self._wait(self._gate.acquire()):
             exchange = Exchange()
             exchange.end("cancelled", self._now_ns(), "cancelled at the gate")
             ended(attempts + 1, None, exchange)
@@ -132,22 +141,27 @@ class Driver:
                 ended(attempt, admitted_ns, exchange)
                 if not _may_retry(exchange) or attempt > attempts + self._retries:
                     return
-                await asyncio.sleep(_RETRY_WAIT_S * 2 ** (attempt - attempts - 1))
+                wait_s = max(_RETRY_WAIT_S * 2 ** (attempt - attempts - 1), _asked_wait_s(exchange))
+                if (self._now_ns() - admitted_ns) / 1e9 + wait_s > self._retry_within_s:
+                    return
+                if not await self._wait(asyncio.sleep(wait_s)):
+                    return
                 prepared = self._transport.prepare(index, request_id)
         finally:
             self.in_flight -= 1
             self._gate.release()
 
-    async def _pass_gate(self) -> bool:
+    async def _wait(self, something: Awaitable[object]) -> bool:
+        """Whether it came; not when this request was told to start nothing more."""
         task = asyncio.current_task()
         assert task is not None
-        self._at_gate.add(task)
+        self._waiting.add(task)
         try:
-            await self._gate.acquire()
+            await something
         except asyncio.CancelledError:
             return False
         finally:
-            self._at_gate.discard(task)
+            self._waiting.discard(task)
         return True
 
 
@@ -156,3 +170,14 @@ def _may_retry(exchange: Exchange) -> bool:
     if exchange.ended == "cancelled":
         return False
     return exchange.http_status is None or exchange.http_status in (429, 500, 502, 503, 504)
+
+
+def _asked_wait_s(exchange: Exchange) -> float:
+    """How long the server asks to wait (Retry-After: seconds or a date); 0 where it asks nothing."""
+    asked = exchange.headers.get("retry-after", "")
+    if asked.isascii() and asked.isdigit():
+        return float(asked)
+    try:
+        return (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):  # no date, or one without a zone
+        return 0.0

@@ -261,7 +261,7 @@ class Reading:
         ended, status = exchange.ended, exchange.http_status
         detail = exchange.detail
         if status is not None and status != 200:
-            return "http_error", f"HTTP {status}: {_body_text(exchange.body_start)}"
+            return "http_error", f"HTTP {status}: {answer_text(exchange)}"
         if status is None and ended not in ("cancelled", "timeout"):
             return "connect_error", detail
         if self.error is not None:
@@ -327,6 +327,12 @@ def error_text(said: Any) -> str:
     error = said.get("error", said) if isinstance(said, dict) else said
     message = error.get("message") if isinstance(error, dict) else error
     return str(message or error)
+
+
+def answer_text(exchange: Exchange) -> str:
+    """What an answer that is no stream says: the server's message, and where it points to."""
+    location = exchange.headers.get("location")
+    return _body_text(exchange.body_start) + (f"; Location: {location}" if location else "")
 
 
 def _body_text(body: bytes) -> str:

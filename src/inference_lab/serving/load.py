@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import signal
+import ssl
 import threading
 import time
 from collections import Counter
@@ -20,18 +21,19 @@ from time import monotonic_ns
 from typing import Any
 
 from inference_lab.errors import InputError, RecordError
-from inference_lab.records.files import read_json, write_json
+from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.serving.alarm import Alarm
 from inference_lab.serving.arrival_clock import ArrivalClock
+from inference_lab.serving.channel import tls_context
 from inference_lab.serving.client import Client
 from inference_lab.serving.driver import Driver
 from inference_lab.serving.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.serving.exchange import Attempt, read_now
-from inference_lab.serving.progress import Snapshot, show_progress
+from inference_lab.serving.progress import Snapshot, say, show_progress
 from inference_lab.serving.record_file import INFO, MANIFEST, RecordFile
 from inference_lab.serving.response import Timeouts
 from inference_lab.serving.schedule import Schedule
-from inference_lab.serving.target import Target
+from inference_lab.serving.target import KEY_HEADER, Target
 from inference_lab.serving.workload import Workload
 
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}
@@ -43,7 +45,10 @@ class LoadOptions:
     """What to load, with what, and how. An empty `workload.model` is discovered through /models.
 
     `name` begins every request id, so that a server's truth can tell two clients apart.
-    `api_key_env` names the environment variable that holds the key; the key itself is never kept.
+    `api_key_env` names the environment variable that holds the key; the key itself is never kept. It goes
+    into `api_key_header`; `headers` go with every request. `unix_socket` is connected to instead of the
+    host. `ca_file` holds the authorities that a certificate is held against instead of the system's;
+    `insecure` takes any certificate.
     """
 
     base_url: str
@@ -56,13 +61,33 @@ class LoadOptions:
     api_key_env: str | None = None
     name: str = "r"
     max_failure_share: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    api_key_header: str = KEY_HEADER
+    unix_socket: Path | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
-        Target.parse(self.base_url)
+        if (self.ca_file or self.insecure) and self.target.scheme != "https":
+            raise InputError("--ca and --insecure are about certificates, which only https has")
+        if self.ca_file and self.insecure:
+            raise InputError("--ca and --insecure: a certificate is checked or it is not")
+        if self.api_key_header != KEY_HEADER and self.api_key_env is None:
+            raise InputError("--api-key-header needs --api-key-env, which names what goes there")
         if not (self.name.isascii() and self.name.isprintable()):
             raise InputError(f"name is {self.name!r}, must be printable ASCII: it goes into a header")
         if not 0 <= self.max_failure_share <= 1:
             raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
+
+    @property
+    def target(self) -> Target:
+        """Where the server is."""
+        return Target.parse(
+            self.base_url,
+            headers=self.headers,
+            unix_socket=self.unix_socket,
+            key_header=self.api_key_header,
+        )
 
     def conditions(self) -> dict[str, Any]:
         """Everything that decides what is sent when, as JSON values."""
@@ -101,6 +126,7 @@ class _Session:
         self._options = options
         self._file = file
         self._info = info
+        self._tls = _tls(options)
         self.counts: Counter[str] = Counter(record.status for record in file.earlier)
         self._tokens = 0
         self._failure: RecordError | None = None
@@ -108,7 +134,7 @@ class _Session:
 
     async def run(self, *, show: bool) -> None:
         """Drive the load until every request has ended or a second interrupt stops it."""
-        options = self._options
+        options, target = self._options, self._options.target
         session: dict[str, Any] = {
             "name": options.name,
             "schedule": options.schedule.process,
@@ -117,13 +143,18 @@ class _Session:
             "start_ns": monotonic_ns(),
         }
         cpu_ns = time.process_time_ns()
-        with closing(ArrivalClock(kernel=options.kernel_stamps)) as clock, closing(Alarm()) as alarm:
+        if target.scheme == "https":
+            digest = sha256_file(options.ca_file) if options.ca_file else None
+            session["tls"] = {"certificate_checked": not options.insecure, "ca_sha256": digest}
+        is_kernel = options.kernel_stamps and target.is_plain_tcp
+        with closing(ArrivalClock(kernel=is_kernel)) as clock, closing(Alarm()) as alarm:
             client = Client(
-                Target.parse(options.base_url),
+                target,
                 clock=clock,
                 timeouts=options.timeouts,
                 api_key=_api_key(options.api_key_env),
                 spare=0 if options.schedule.is_closed else min(options.concurrency or _SPARE, _SPARE),
+                tls=self._tls,
             )
             async with client:
                 session["interrupted"] = await self._drive(client, alarm, show=show)
@@ -133,6 +164,8 @@ class _Session:
             "client_max_rss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             "event_loop": LOOP_NAME,
             "clock": clock.conditions(),
+            "connections": client.opened,
+            "resent_requests": client.resent,
             "dropped_torn_bytes": self._file.torn_bytes,
         }
         self._info["sessions"].append(session)
@@ -145,7 +178,7 @@ class _Session:
         workload = options.workload
         if not workload.model:
             workload = replace(workload, model=await client.discover_model())
-        self._info["model"] = workload.model
+        self._info["model"] = client.redact(workload.model)  # a server may list what it was sent
         write_json(self._file.folder / INFO, self._info)
 
         def deliver(attempt: Attempt) -> None:
@@ -160,6 +193,7 @@ class _Session:
             sleep_until=alarm.sleep_until,
             name=options.name,
             retries=options.retries,
+            retry_within_s=options.timeouts.total_s,
         )
         self._catch_signals(driver)
         await client.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
@@ -177,7 +211,7 @@ class _Session:
         def interrupt(signals: int) -> None:
             self.interrupts += signals
             if self.interrupts == 1:
-                print("interrupted: waiting for what is in flight; again to stop at once", flush=True)
+                say("interrupted: waiting for what is in flight; again to stop at once")
                 driver.drain()
             else:
                 driver.stop()
@@ -191,9 +225,7 @@ class _Session:
         """Write the line of an attempt as it ends, before anything follows from its end."""
         if self._failure is not None:
             return  # after a line that was not written whole there must be no other
-        record = read_now(attempt, clock=client.clock_name)
-        if record.error is not None:
-            record = replace(record, error=client.redact(record.error))
+        record = read_now(attempt, clock=client.clock_name, redact=client.redact)
         try:
             self._file.append(record)
         except RecordError as error:
@@ -220,7 +252,10 @@ def load(options: LoadOptions, folder: Path, *, resume: bool = False, show: bool
     holds another run, MeasurementRefused when no model can be discovered, and RecordError when the
     record cannot be read or written.
     """
-    _api_key(options.api_key_env)
+    key = _api_key(options.api_key_env)
+    if key and len(key) >= 8 and key in str(options.conditions()):
+        raise InputError(f"an option holds the key of {options.api_key_env}, which records would keep")
+    _tls(options)
     options.workload.body(0)
     if options.schedule.is_closed and options.concurrency is None:
         raise InputError("a closed loop needs a concurrency: give --concurrency, or a --rate")
@@ -249,6 +284,12 @@ def exit_code(counts: Mapping[str, int], max_failure_share: float, *, interrupte
     return int(ok == 0 or finished - ok > max_failure_share * finished)
 
 
+def _tls(options: LoadOptions) -> ssl.SSLContext | None:
+    if options.target.scheme != "https":
+        return None
+    return tls_context(options.ca_file, insecure=options.insecure)
+
+
 def _api_key(variable: str | None) -> str | None:
     if variable is None:
         return None
@@ -264,7 +305,9 @@ def _info_of(options: LoadOptions, folder: Path, *, resume: bool) -> dict[str, A
     if not resume:
         return {"conditions": conditions, "sessions": []}
     info = read_json(folder / INFO if (folder / INFO).exists() else folder / MANIFEST)
-    differing = [key for key in conditions if info["conditions"].get(key) != conditions[key]]
+    # An option that an older run did not know was not used there.
+    before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | info["conditions"]
+    differing = [key for key in conditions if before.get(key) != conditions[key]]
     if differing:
         raise InputError(
             f"--resume with another {differing[0]}: {conditions[differing[0]]}, the run has"

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from inference_lab.records.locks import die_with_parent
 from inference_lab.serving.load import PATHS, LoadOptions, LoadResult, load
 from inference_lab.serving.response import Timeouts
 from inference_lab.serving.schedule import Schedule
+from inference_lab.serving.target import KEY_HEADER
 from inference_lab.serving.workload import Length, Workload
 
 
@@ -37,9 +39,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prefix-tokens", type=int, default=0, metavar="N")
     add("--prompts", type=Path, metavar="JSONL", help='lines of {"prompt": ...} or {"messages": ...}')
     add("--ignore-eos", action="store_true", help="ask for exactly --output-tokens (vLLM)")
-    add("--extra-body", type=_json_object, default={}, metavar="JSON", help="added to every request")
+    add(
+        "--extra-body",
+        type=_json_object,
+        default={},
+        metavar="JSON",
+        help="into every request; null leaves a key out",
+    )
     add("--seed", type=int, default=0)
     add("--api-key-env", metavar="NAME", help="environment variable that holds the key")
+    add("--api-key-header", default=KEY_HEADER, metavar="NAME", help="such as api-key; default: a bearer's")
+    add("--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'", help="no secrets")
+    add("--unix-socket", type=Path, metavar="FILE", help="connect to it; --base-url names the host")
+    add("--ca", type=Path, metavar="FILE", help="PEM with the authority of the server's certificate")
+    add("--insecure", action="store_true", help="take any certificate; the record says so")
     add("--stamps", default="kernel", choices=("kernel", "user"), help="user: the time of the read")
     add("--retries", type=int, default=0, help="each is recorded as an attempt of its own")
     add("--connect-timeout", type=float, default=limits.connect_s, metavar="S")
@@ -64,6 +77,13 @@ def _length(text: str) -> Length:
         return Length.parse(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError("must be like 'X-Team: lab'")
+    return name.strip(), value.strip()
 
 
 def _slo(text: str) -> tuple[str, float]:
@@ -122,25 +142,41 @@ def options_from(args: argparse.Namespace) -> LoadOptions:
         api_key_env=args.api_key_env,
         name=args.name,
         max_failure_share=args.max_failure_share,
+        headers=dict(args.header),
+        api_key_header=args.api_key_header,
+        unix_socket=args.unix_socket,
+        ca_file=args.ca,
+        insecure=args.insecure,
     )
 
 
 def run(args: argparse.Namespace) -> LoadResult:
-    """Run the load, print how its requests ended, and return what became of it."""
+    """Run the load and return what became of it. Prints nothing: a record is sealed before words can fail."""
     if args.die_with_parent:
         die_with_parent()
-    result = load(options_from(args), args.output, resume=args.resume, show=True)
+    return load(options_from(args), args.output, resume=args.resume, show=True)
+
+
+def words(result: LoadResult) -> str:
+    """How the requests of a load ended, and where that is recorded."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(result.counts.items()))
-    print(f"{counts or 'no request'}; recorded in {result.requests_path}", flush=True)
-    return result
+    lines = [f"{counts or 'no request'}; recorded in {result.requests_path}"]
+    sessions = result.info["sessions"]
+    if again := sum(session.get("resent_requests", 0) for session in sessions):
+        lines.append(f"{again} requests went over a second connection: the server had ended the first")
+    if result.info["conditions"].get("insecure"):
+        lines.append("note: nobody checked the server's certificate (--insecure)")
+    return "\n".join(lines)
 
 
-def main() -> int:
-    """The exit code of `python -m inference_lab.serving.load_command`."""
+def main(given: Sequence[str] | None = None) -> int:
+    """The exit code of `python -m inference_lab.serving.load_command`, for `given` words if not its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:
-        return run(parser.parse_args()).exit_code
+        result = run(parser.parse_args(given))
+        print(words(result), flush=True)
+        return result.exit_code
     except LabError as error:
         print(error, file=sys.stderr)
         return 2

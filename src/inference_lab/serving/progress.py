@@ -1,6 +1,7 @@
 """What a person sees while a load runs: a live line on a terminal, plain lines elsewhere."""
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,12 @@ def describe(now: Snapshot, *, total: int | None, elapsed_s: float, tokens_per_s
     )
 
 
+def say(line: str) -> None:
+    """Tell the person who watches, on stderr; where nobody can be told, the run goes on untold."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
+
+
 async def show_progress(sample: Callable[[], Snapshot], *, total: int | None) -> None:
     """Show the run on stderr until cancelled."""
     started_s = monotonic()
@@ -47,7 +54,7 @@ async def show_progress(sample: Callable[[], Snapshot], *, total: int | None) ->
     if not sys.stderr.isatty():
         while True:
             await asyncio.sleep(_PLAIN_EVERY_S)
-            print(line(), file=sys.stderr, flush=True)
+            say(line())
     from rich.console import Console
     from rich.live import Live
 

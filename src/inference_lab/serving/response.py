@@ -46,6 +46,7 @@ class Response:
         "_peeking",
         "_scanner",
         "_started_ns",
+        "began",
         "exchange",
         "finished",
         "reusable",
@@ -56,6 +57,7 @@ class Response:
         self._keep_body_bytes = keep_body_bytes
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reusable = False
+        self.began = False  # whether a byte of it has come
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._scanner = EventScanner()
         exchange.payloads = self._scanner.payloads
@@ -110,6 +112,7 @@ class Response:
             if payload == DONE:
                 self._done_ns = self._done_ns or at_ns
             return
+        self.began = True
         if self._parser is None:
             self.reusable = False
             return
@@ -130,6 +133,10 @@ class Response:
     def finish(self, ended: str, at_ns: int, detail: str | None = None) -> None:
         """The exchange is over: nothing more will be read into it."""
         self.exchange.end(ended, at_ns, detail)
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Nothing more is read into the exchange by this response; another one may go on with it."""
         self._between_events = False
         self._parser = None  # it refers to this object: no cycle is left for the collector
         if not self.finished.done():

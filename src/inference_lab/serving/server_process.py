@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.serving import guard
@@ -33,6 +33,7 @@ TAIL_LINES = 15
 _ERROR = re.compile(r"^(?:[\w.]+(?:Error|Exception)|\S+: error): .+$", re.MULTILINE)
 _NOISE = re.compile(r"nanobind: |See \S+nanobind| - (leaked|\.\.\.)|\s+warnings\.warn")  # after the end
 _STOP_S = 20.0
+_open = build_opener(ProxyHandler({})).open  # as the load client: no proxy, whatever the environment names
 
 
 @dataclass
@@ -106,7 +107,7 @@ def cause(log: Path) -> str:
 def get(url: str, timeout_s: float = 5.0) -> bytes | None:
     """The body of a GET that was answered with 200, else None."""
     try:
-        with urlopen(url, timeout=timeout_s) as answer:
+        with _open(url, timeout=timeout_s) as answer:
             return answer.read()
     except (URLError, OSError, ValueError):  # HTTP errors are URLErrors; ValueError: no HTTP at all
         return None

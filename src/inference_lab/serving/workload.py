@@ -52,7 +52,8 @@ class Workload:
     near that many tokens). With `prefix_groups`, request i begins with the `prefix_tokens` that all
     requests of group i % prefix_groups share. `prompts_file` replaces generated prompts by the lines
     of a JSONL file, each {"prompt": text or ids} or {"messages": [...]}, optionally "max_tokens".
-    `extra_body` is added to every request and wins over what stands there.
+    `extra_body` is added to every request and wins over what stands there; null takes a key out, because
+    strict servers refuse a null.
     """
 
     model: str
@@ -84,7 +85,7 @@ class Workload:
             )
         if self.vocab_size < 4:
             raise InputError(f"vocab_size is {self.vocab_size}, must be at least 4")
-        if self.extra_body.get("n", 1) != 1 or self.extra_body.get("stream", True) is not True:
+        if self.extra_body.get("n") not in (None, 1) or self.extra_body.get("stream", True) is not True:
             raise InputError("extra_body: n must be 1 and stream true; one answer a request is timed")
 
     @cached_property
@@ -129,7 +130,9 @@ class Workload:
         if self.ignore_eos:
             body["ignore_eos"] = True
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return json.dumps(body | dict(self.extra_body), separators=(",", ":")).encode()
+        body |= self.extra_body
+        asked = {key: value for key, value in body.items() if value is not None}
+        return json.dumps(asked, separators=(",", ":")).encode()
 
     def _prompt(self, index: int, tokens: int, chosen: random.Random) -> str | list[int]:
         ids = range(3, self.vocab_size)  # the first are special in most vocabularies
