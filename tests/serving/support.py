@@ -15,6 +15,7 @@ from inference_lab.serving.reference_server import ReferenceServer
 from inference_lab.serving.response import Timeouts
 from inference_lab.serving.scheduler import EngineSettings
 from inference_lab.serving.target import Target
+from tests.serving.quirks import MisbehavingServer
 
 QUICK = EngineSettings(ttft_ms=2.0, itl_ms=1.0)
 STALL_TIMEOUTS = Timeouts(first_token_s=0.25, between_tokens_s=0.25)
@@ -57,6 +58,15 @@ async def serving(
         clock.close()
 
 
+@asynccontextmanager
+async def misbehaving(
+    timeouts: Timeouts | None = None,
+) -> AsyncGenerator[tuple[MisbehavingServer, Client]]:
+    """A server that answers in the manner a request names, and a client of it."""
+    async with MisbehavingServer() as server, serving(timeouts, url=server.base_url) as (_, client):
+        yield server, client
+
+
 def ask_once(
     path: str = "/completions",
     *,
@@ -65,9 +75,12 @@ def ask_once(
     truth: Path | None = None,
     **extra: Any,
 ) -> RequestRecord:
-    """The record of one request against a reference server of its own."""
+    """The record of one request against a server of its own: with a `manner`, the misbehaving one."""
 
     async def run() -> RequestRecord:
+        if "manner" in extra:
+            async with misbehaving(timeouts) as (_, client):
+                return record_of(await ask(client, path, **extra), client.clock_name)
         async with serving(timeouts, kernel=kernel, truth=truth) as (_, client):
             return record_of(await ask(client, path, **extra), client.clock_name)
 

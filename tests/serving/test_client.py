@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.serving.manner import MANNERS
 from inference_lab.serving.response import Timeouts
 from inference_lab.serving.target import Target
-from tests.serving.support import STALL_TIMEOUTS, ask, ask_once, record_of, serving
+from tests.serving.quirks import MANNERS
+from tests.serving.support import STALL_TIMEOUTS, ask, ask_once, misbehaving, record_of, serving
 
 # manner -> (status, tokens, chunks, a part of the error)
 COMPLETIONS = {
@@ -58,7 +58,7 @@ COMPLETIONS = {
     "fin-before-header": ("connect_error", 0, 0, "closed"),
     "reset-before-header": ("connect_error", 0, 0, "reset"),
 }
-ELSEWHERE = {"reasoning", "exit"}  # chat alone; a server process of its own (check_reference_process)
+ELSEWHERE = {"reasoning"}  # chat alone
 
 
 def request_truth(path: Path) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def request_truth(path: Path) -> dict[str, Any]:
 
 
 class TestWhatServersSend(unittest.TestCase):
-    """Each manner of the reference server and the record it must become."""
+    """Each manner of the misbehaving server and the record it must become."""
 
     def test_no_manner_is_left_out(self) -> None:
         """A manner added to the server needs its row here."""
@@ -89,18 +89,19 @@ class TestWhatServersSend(unittest.TestCase):
 
     def test_chat(self) -> None:
         """A role-only first chunk is no token and has no time; text, empty text and reasoning are."""
-        for manner in ("good", "empty-text", "reasoning", "several-tokens", "bare-finish", "no-usage"):
-            with self.subTest(manner=manner):
-                messages = [{"role": "user", "content": "one two"}]
-                path = "/chat/completions"
-                with tempfile.TemporaryDirectory() as folder:
-                    truth = Path(folder) / "truth.jsonl"
-                    asked = {"manner": manner, "prompt": None, "messages": messages}
-                    record = ask_once(path, truth=truth, **asked)
-                    written = request_truth(truth)["token_ns"]
+        messages = [{"role": "user", "content": "one two"}]
+
+        async def run(manner: str) -> None:
+            async with misbehaving() as (server, client):
+                asked = {"manner": manner, "prompt": None, "messages": messages}
+                record = record_of(await ask(client, "/chat/completions", **asked))
                 self.assertEqual((record.status, record.output_tokens), ("ok", 6))
                 assert record.first_token_ns is not None
-                self.assertGreaterEqual(record.first_token_ns, written[0])
+                self.assertGreaterEqual(record.first_token_ns, server.written_ns[0])
+
+        for manner in ("good", "empty-text", "reasoning", "several-tokens", "bare-finish", "no-usage"):
+            with self.subTest(manner=manner):
+                asyncio.run(run(manner))
 
     def test_several_tokens_a_chunk_by_ids(self) -> None:
         """Without usage, a chunk's token ids say how many tokens it has."""
@@ -207,7 +208,7 @@ class TestConnections(unittest.TestCase):
         """What a stalled or cancelled stream may still send cannot get into the next answer."""
 
         async def run() -> None:
-            async with serving(STALL_TIMEOUTS) as (_, client):
+            async with misbehaving(STALL_TIMEOUTS) as (_, client):
                 first = record_of(await ask(client, manner="stall-with-comments"))
                 second = record_of(await ask(client))
                 self.assertEqual((first.status, second.status), ("timeout", "ok"))

@@ -91,9 +91,9 @@ class TestLoad(LoadCase):
 
     def test_failures_decide_the_exit_code(self) -> None:
         """Failures above the declared share, or no success at all, are not 0."""
-        failing = ("--requests", "3", "--concurrency", "2", "--extra-body", '{"manner": "error-later"}')
+        failing = ("--requests", "3", "--concurrency", "2", "--extra-body", '{"model": "other"}')
         self.assertEqual(self.run_command(*failing, "--max-failure-share", "1"), 1)
-        self.assertEqual({record.status for record in self.records()}, {"stream_error"})
+        self.assertEqual({record.status for record in self.records()}, {"http_error"})
         for counts, share, code in (
             ({"ok": 9, "timeout": 1}, 0.1, 0),
             ({"ok": 9, "timeout": 1}, 0.09, 1),

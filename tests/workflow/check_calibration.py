@@ -64,7 +64,7 @@ class TestCalibration(unittest.TestCase):
 
     def test_a_failed_client_records_nothing(self) -> None:
         """When a request fails there is no record; what there was is kept and named."""
-        client = words(concurrency=1, requests=1, extra_body='{"manner": "fin"}')
+        client = words(concurrency=1, requests=1, extra_body='{"model": "other"}')
         place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         refused = self.assertRaisesRegex(MeasurementRefused, rf"exit codes \[1\].*see {place}")
         with mock.patch("tempfile.tempdir", str(place)), refused:

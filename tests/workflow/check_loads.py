@@ -109,10 +109,10 @@ class TestLoads(unittest.TestCase):
     def test_failures_are_recorded_and_told(self) -> None:
         """A load whose requests fail ends with 1, and its record is as whole as any."""
         folder = self.folder.with_name("failed")
-        extra = ("--extra-body", '{"manner": "error-later"}')
+        extra = ("--extra-body", '{"model": "other"}')
         status, said, _ = self.command("load", *self.words(folder, *extra))
         self.assertEqual(status, 1)
-        self.assertIn("12 stream_error; recorded in", said)
+        self.assertIn("12 http_error; recorded in", said)
         self.assertTrue((folder / "manifest.json").exists())
 
     def test_what_is_wrong_is_one_line(self) -> None:

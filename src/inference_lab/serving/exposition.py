@@ -18,7 +18,6 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from inference_lab.errors import InputError
 from inference_lab.serving.scheduler import Scheduler, Step
 
 # Bounds in s, as vLLM 0.32 has them.
@@ -47,23 +46,11 @@ class _Histogram:
 
 
 class Exposition(Collector):
-    """The page /metrics of a server with this scheduler; told of every step and every finished request.
+    """The page /metrics of a server with this scheduler; told of every step and every finished request."""
 
-    `block_size` and `num_gpu_blocks` describe a KV cache that nothing here limits: they are what
-    kv_cache_usage_perc and cache_config_info are of, which are left out when they are not given.
-    """
-
-    def __init__(
-        self, scheduler: Scheduler, model: str, *, block_size: int | None, num_gpu_blocks: int | None
-    ) -> None:
-        if any(given is not None and given < 1 for given in (block_size, num_gpu_blocks)):
-            raise InputError(
-                f"block_size is {block_size} and num_gpu_blocks {num_gpu_blocks}: both must be at least 1"
-            )
+    def __init__(self, scheduler: Scheduler, model: str) -> None:
         self._scheduler = scheduler
         self._model = model
-        self._block_size = block_size
-        self._num_gpu_blocks = num_gpu_blocks
         counted = ("prompt_tokens", "generation_tokens", "request_success", "num_preemptions")
         self._totals = dict.fromkeys((*counted, "prefix_cache_queries", "prefix_cache_hits"), 0)
         self._itl, self._ttft = _Histogram(_ITL_S), _Histogram(_TTFT_S)
@@ -116,20 +103,10 @@ class Exposition(Collector):
             buckets, total_s = histogram.buckets()
             family.add_metric(values, buckets, total_s)
             yield family
-        config = {"block_size": self._block_size, "num_gpu_blocks": self._num_gpu_blocks}
-        if said := {name: str(value) for name, value in config.items() if value is not None}:
-            info = GaugeMetricFamily("vllm:cache_config_info", "cache_config", labels=[*said, "engine"])
-            info.add_metric([*said.values(), "0"], 1)
-            yield info
 
-    def _gauges(self) -> dict[str, float]:
+    def _gauges(self) -> dict[str, int]:
         scheduler = self._scheduler
-        running = [job for job in scheduler.running if not job.is_over]
-        gauges: dict[str, float] = {
-            "num_requests_running": len(running),
+        return {
+            "num_requests_running": sum(not job.is_over for job in scheduler.running),
             "num_requests_waiting": sum(not job.is_over for job in scheduler.waiting),
         }
-        if self._block_size and self._num_gpu_blocks:
-            blocks = sum(-(-(job.prefilled + job.emitted) // self._block_size) for job in running)
-            gauges["kv_cache_usage_perc"] = blocks / self._num_gpu_blocks
-        return gauges

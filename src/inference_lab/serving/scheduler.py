@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from inference_lab.errors import InputError
 
+_LONGEST_MS = 3_600_000  # a step of an hour
+
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
@@ -34,8 +36,12 @@ class EngineSettings:
                 f"max_num_seqs is {self.max_num_seqs} and max_num_batched_tokens"
                 f" {self.max_num_batched_tokens}: must be 1 <= max_num_seqs <= max_num_batched_tokens"
             )
-        if not (self.ttft_ms > 0 and self.itl_ms > 0 and 0 <= self.spread < 1):
-            raise InputError("ttft_ms and itl_ms must be positive and spread at least 0, less than 1")
+        if not all(0 < step_ms <= _LONGEST_MS for step_ms in (self.ttft_ms, self.itl_ms)):
+            raise InputError(
+                f"ttft_ms is {self.ttft_ms} and itl_ms {self.itl_ms}: must be above 0, at most {_LONGEST_MS}"
+            )
+        if not 0 <= self.spread < 1:
+            raise InputError(f"spread is {self.spread}: must be at least 0 and less than 1")
 
 
 @dataclass(slots=True, eq=False)

@@ -8,10 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
-from inference_lab.errors import LabError, MeasurementRefused
+from inference_lab.errors import LabError
 from inference_lab.records.locks import die_with_parent
 from inference_lab.serving.event_loop import run_in_event_loop
-from inference_lab.serving.manner import MANNERS
 from inference_lab.serving.reference_server import ReferenceServer
 from inference_lab.serving.scheduler import EngineSettings
 
@@ -29,11 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--itl-ms", type=float, default=default.itl_ms, help="a step of decodes alone")
     add("--spread", type=float, default=default.spread, help="steps vary by up to this share")
     add("--seed", type=int, default=default.seed)
-    add("--block-size", type=int, help="of the KV cache that /metrics describes; limits nothing")
-    add("--num-gpu-blocks", type=int, help="of the same")
-    add("--manner", default="good", choices=MANNERS, help="how streams are written, faults included")
     add("--truth", type=Path, help="file for receipts, token writes and steps, one JSON line each")
-    add("--cpu", type=int, help="run on this core alone")
     add("--die-with-parent", action="store_true", help="live no longer than who started it")
 
 
@@ -41,8 +36,6 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     if args.die_with_parent:
         die_with_parent()
-    if args.cpu is not None:
-        os.sched_setaffinity(0, {args.cpu})
     settings = EngineSettings(
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
@@ -51,38 +44,20 @@ def run(args: argparse.Namespace) -> int:
         spread=args.spread,
         seed=args.seed,
     )
-    server = ReferenceServer(
-        settings,
-        host=args.host,
-        port=args.port,
-        model=args.model,
-        manner=args.manner,
-        truth=args.truth,
-        block_size=args.block_size,
-        num_gpu_blocks=args.num_gpu_blocks,
-    )
-    return serve(server, f"{args.host}:{args.port}")
+    server = ReferenceServer(settings, host=args.host, port=args.port, model=args.model, truth=args.truth)
+    return run_in_event_loop(lambda: _serve(server))
 
 
-def serve(server: ReferenceServer, where: str) -> int:
-    """Serve until SIGTERM or SIGINT, having printed one JSON line with the base URL; the exit code.
-
-    Raises MeasurementRefused when the port cannot be had.
-    """
-
-    async def until_stopped() -> int:
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        async with server:
-            print(json.dumps({"base_url": server.base_url, "pid": os.getpid()}), flush=True)
-            await stop.wait()
-        return 0
-
-    try:
-        return run_in_event_loop(until_stopped)
-    except OSError as error:
-        raise MeasurementRefused(f"cannot serve on {where}: {error}; choose another") from None
+async def _serve(server: ReferenceServer) -> int:
+    """Serve until SIGTERM or SIGINT, having printed one JSON line with the base URL; the exit code."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with server:
+        server.engine.add_done_callback(lambda _: stop.set())  # it ends alone only of an error
+        print(json.dumps({"base_url": server.base_url, "pid": os.getpid()}), flush=True)
+        await stop.wait()
+    return 0
 
 
 def main() -> int:

@@ -26,16 +26,7 @@ from inference_lab.serving.vllm_server import SETTINGS, vllm_server
 _READY_S = 30.0
 # What the reference server has no use for, so that one experiment's settings serve both kinds.
 _IGNORED = frozenset(SETTINGS) - {"max_num_seqs", "max_num_batched_tokens", "port"}
-_REFERENCE = (
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "port",
-    "ttft_ms",
-    "itl_ms",
-    "spread",
-    "seed",
-    "manner",
-)
+_REFERENCE = ("max_num_seqs", "max_num_batched_tokens", "port", "ttft_ms", "itl_ms", "spread", "seed")
 
 
 def start_server(settings: Mapping[str, Any], log: Path) -> AbstractContextManager[Server]:

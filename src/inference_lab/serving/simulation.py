@@ -9,8 +9,8 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from inference_lab.serving.completion import asked_in
 from inference_lab.serving.exchange import Exchange
-from inference_lab.serving.manner import prompt_tokens
 from inference_lab.serving.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
 
 Result = TypeVar("Result")
@@ -86,8 +86,8 @@ class InProcessServer:
         await self._work.wait()
 
     async def send(self, body: bytes) -> Exchange:
-        """What a client would see of the request with this JSON body, in virtual time."""
-        request = json.loads(body)
+        """What a client would see of the completion request with this JSON body, in virtual time."""
+        asked = asked_in(body, is_chat=False)
         exchange = Exchange(sent_ns=now_ns(), http_status=200)
         over = asyncio.Event()
 
@@ -100,7 +100,7 @@ class InProcessServer:
                 exchange.end("complete", now_ns())
                 over.set()
 
-        job = Job(prompt_tokens(request), request["max_tokens"], emit)
+        job = Job(asked.prompt_tokens, asked.output_tokens, emit)
         self._scheduler.submit(job)
         self._work.set()
         try:

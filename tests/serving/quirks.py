@@ -1,11 +1,15 @@
-"""How a server may write its stream: one well-behaved manner and every other one that has been seen.
-
-Bytes only. The reference server takes a manner by name, so that a client can be shown each of them.
+"""How a server may write its stream: one well-behaved manner, every other one that has been seen, and a
+server that answers each request in the manner which its body names.
 """
 
+import asyncio
+import contextlib
 import json
+import socket
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Any
 
 
@@ -15,8 +19,8 @@ class Manner:
 
     `usage` stands in a chunk of its "own", in the "last" token's chunk, in "every" chunk or "never".
     `bytes_a_write` cuts the whole answer, framing included. After `tokens_until` tokens comes what
-    `ending` says: "whole" (to the end), "clean" (the message ends), "fin", "reset", "stall", "error"
-    (an error object in the stream), "exit" (the server dies). `instead` is answered at once: (status,
+    `ending` says: "whole" (to the end), "clean" (the message ends), "fin", "reset", "stall", or
+    "error" (an error object in the stream). `instead` is answered at once: (status,
     content type, body), and "fin" or "reset" close before any header.
     """
 
@@ -79,7 +83,6 @@ MANNERS: dict[str, Manner] = {
     "stall-first": Manner(tokens_until=0, ending="stall"),
     "stall-later": Manner(tokens_until=3, ending="stall"),
     "stall-with-comments": Manner(tokens_until=3, ending="stall", comments=True),
-    "exit": Manner(tokens_until=3, ending="exit"),
     "429-json": Manner(instead=(429, "application/json", _ERROR)),
     "500-html": Manner(instead=(502, "text/html", _HTML)),
     "500-empty": Manner(instead=(500, "text/plain", "")),
@@ -107,7 +110,7 @@ class StreamWriter:
         self._wants_usage = bool(options.get("include_usage")) and manner.usage != "never"
         self._usage_in_every = manner.usage == "every" or bool(options.get("continuous_usage_stats"))
         self._wants_ids = bool(request.get("return_token_ids"))
-        self._prompt_tokens = prompt_tokens(request)
+        self._prompt_tokens = len(request.get("prompt") or "t")
         self._plain = self._token_event(1, 0, last=False) if self._is_plain() else b""
 
     def _is_plain(self) -> bool:
@@ -201,10 +204,91 @@ class StreamWriter:
         return b"%x\r\n%s\r\n" % (len(data), data) if self._manner.chunked else data
 
 
-def prompt_tokens(request: dict[str, Any]) -> int:
-    """How long a prompt is here: token ids as they are counted, text by its words."""
-    prompt = request.get("prompt")
-    if isinstance(prompt, list):
-        return max(len(prompt), 1)
-    texts = [str(message.get("content", "")) for message in request.get("messages") or ()]
-    return max(len(" ".join([str(prompt or ""), *texts]).split()), 1)
+class MisbehavingServer:
+    """A server on the loopback for `async with`; `written_ns` is when it wrote the last answer's tokens."""
+
+    async def __aenter__(self) -> "MisbehavingServer":
+        self.written_ns: list[int] = []
+        self._serving: set[asyncio.Task[None]] = set()
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.base_url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError), contextlib.closing(writer):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.partition(b"content-length:")[2].split()[0])
+                request = json.loads(await reader.readexactly(length))
+                ending = await self._answer(writer, request, is_chat=b"/chat/" in head.split()[1])
+                if ending == "reset":
+                    linger_zero = struct.pack("ii", 1, 0)
+                    writer.get_extra_info("socket").setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, linger_zero
+                    )
+                if ending in ("fin", "reset"):
+                    return
+
+    async def _answer(self, writer: asyncio.StreamWriter, request: dict[str, Any], *, is_chat: bool) -> str:
+        """Answer one request; how that ended."""
+        manner = MANNERS[request.get("manner", "good")]
+        if isinstance(manner.instead, str):
+            return manner.instead
+        if manner.instead is not None:
+            status, content_type, body = manner.instead
+            writer.write(http_response(status, content_type, body.encode()))
+            return "whole"
+        answer = StreamWriter(manner, request, is_chat=is_chat, name="cmpl-1")
+        await _send(writer, answer.head(), manner)
+        unsent, held, unsent_tokens, events = b"", 0, 0, 0
+        self.written_ns = []
+        total = request["max_tokens"]
+        for number in range(1, total + 1):
+            await asyncio.sleep(0.001)
+            if manner.tokens_until is not None and number > manner.tokens_until:
+                return await _end_early(writer, answer, manner)
+            held += 1
+            if held < manner.tokens_a_chunk and number < total:
+                continue
+            unsent += answer.tokens(held, number - held, last=number == total)
+            unsent_tokens += held
+            held, events = 0, events + 1
+            if events % manner.events_a_write == 0 or number == total:
+                self.written_ns += [monotonic_ns()] * unsent_tokens
+                await _send(writer, unsent, manner)
+                unsent, unsent_tokens = b"", 0
+        return "whole" if manner.chunked else "fin"
+
+
+async def _end_early(writer: asyncio.StreamWriter, answer: StreamWriter, manner: Manner) -> str:
+    if manner.ending == "clean":
+        await _send(writer, answer.end(done=False), manner)
+    elif manner.ending == "error":
+        await _send(writer, answer.error(), manner)
+    while manner.ending == "stall":  # nothing more, or comments alone, for as long as the client stays
+        await asyncio.sleep(0.02)
+        if manner.comments:
+            await _send(writer, answer.comment(), manner)
+    return manner.ending
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes, manner: Manner) -> None:
+    """Write at once, or in pieces with turns of the event loop between them."""
+    size = manner.bytes_a_write or len(data)
+    for start in range(0, len(data), size):
+        writer.write(data[start : start + size])
+        await writer.drain()
+        if manner.bytes_a_write:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a reader in this loop comes between
