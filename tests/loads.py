@@ -71,6 +71,28 @@ def record(requests: Sequence[RequestRecord], *sessions: Mapping[str, Any], **pa
     return Record("p2", manifest, (), (), requests=requests, **parts)
 
 
+def step(
+    started: float = 0,
+    lasts: float = 10,
+    *,
+    prefills: tuple[int, int] = (0, 0),
+    decodes: int = 1,
+    **cell: str,
+) -> dict[str, str]:
+    """A row of raw.csv: times in ms, (requests, tokens) of prompts, decodes; the columns of its cell."""
+    values = {
+        "started_ns": round(started * MS),
+        "ended_ns": round((started + lasts) * MS),
+        "batch": prefills[0] + decodes,
+        "prefill_requests": prefills[0],
+        "prefill_tokens": prefills[1],
+        "decode_requests": decodes,
+        "decode_tokens": decodes,
+        "elapsed_ms": f"{lasts:g}",
+    }
+    return {**cell, **{name: str(value) for name, value in values.items()}}
+
+
 def truth(seen: RequestRecord, *, late: Sequence[float], received: float = 0.0) -> dict[str, Any]:
     """What the server wrote of a request whose tokens it wrote `late` ms before they were seen."""
     assert seen.first_token_ns is not None

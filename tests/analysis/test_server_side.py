@@ -10,7 +10,7 @@ from inference_lab.analysis.runs import runs_of
 from inference_lab.analysis.server_side import by_fresh_server, warmup
 from inference_lab.analysis.serving import summarise
 from inference_lab.records.record import Record
-from tests.loads import record, request, session
+from tests.loads import record, request, session, step
 
 QUEUE = "request_queue_time_seconds"
 
@@ -18,13 +18,6 @@ QUEUE = "request_queue_time_seconds"
 def line(phase: str, metrics: Mapping[str, float] | None, load: str = "a/") -> dict[str, Any]:
     """A line of server.jsonl."""
     return {"load": load, "cell": {}, "phase": phase, "at_ns": 0, "metrics": metrics}
-
-
-def step(prefill: tuple[int, int], decodes: int, elapsed_ms: float, load: str = "a/") -> dict[str, str]:
-    """A row of raw.csv: (requests, tokens) of prompts, decodes, time."""
-    names = ("batch", "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens", "elapsed_ms")
-    values = (prefill[0] + decodes, *prefill, decodes, decodes, elapsed_ms)
-    return {"load": load, **dict(zip(names, map(str, values), strict=True))}
 
 
 def one_load(**parts: Any) -> Record:
@@ -62,8 +55,12 @@ class TestServerSide(unittest.TestCase):
 
     def test_steps_tell_prefill_from_decode(self) -> None:
         """Chunks a request, tokens a step with a prompt, the share of steps with both, times of each kind."""
-        steps = [step((1, 6), 0, 10), step((1, 2), 1, 12), step((0, 0), 2, 4), step((0, 0), 2, 6)]
-        found = summed(one_load(rows=[*steps, step((9, 9), 9, 99, load="warmup/")]))
+        steps = [
+            step(0, 10, prefills=(1, 6), decodes=0, load="a/"),
+            step(10, 12, prefills=(1, 2), decodes=1, load="a/"),
+            *(step(22, lasts, decodes=2, load="a/") for lasts in (4, 6)),
+        ]
+        found = summed(one_load(rows=[*steps, step(lasts=99, prefills=(9, 9), load="warmup/")]))
         values = {name: found[name]["value"] for name in ("steps", "prefill_chunks_a_request", "mixed_steps")}
         self.assertEqual(values, {"steps": "4", "prefill_chunks_a_request": "1", "mixed_steps": "25"})
         self.assertEqual(found["step_prefill_tokens_mean"]["value"], "4")

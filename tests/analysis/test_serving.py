@@ -6,7 +6,7 @@ from typing import Any
 from inference_lab.analysis.rows import SEPARATOR, Row, pick, summary_rows
 from inference_lab.analysis.serving import as_table, summarise
 from inference_lab.records.record import Calibration, Record
-from tests.loads import MS, record, request, session
+from tests.loads import MS, record, request, session, step
 
 QUIET = {"others_cores": {"median": 0.01, "max": 0.1}}
 BUSY = {"others_cores": {"median": 0.9, "max": 1.5}}
@@ -50,9 +50,9 @@ class TestSummary(unittest.TestCase):
 
     def test_steps_belong_to_their_cell(self) -> None:
         """The batch of a cell is read from the server's steps under the same cell."""
-        made = [request(0, name="a"), request(0, name="b")]
+        made = [request(n, name=name) for name in ("a", "b") for n in range(4)]
         sessions = (session("a", cell={"setup": "one"}), session("b", cell={"setup": "two"}))
-        steps = [{"setup": "one", "batch": "2"}, {"setup": "two", "batch": "4"}]
+        steps = [step(decodes=2, setup="one"), step(decodes=4, setup="two")]
         rows = rows_of(record(made, *sessions, rows=steps))
         self.assertEqual(row(rows, "peak_step_batch", setup="two")["value"], "4")
 
@@ -116,8 +116,8 @@ class TestCalibrated(unittest.TestCase):
 
     def leaning(self, in_flight: int, stamps: str = "kernel") -> Row:
         """The calibrated row of that many requests at once."""
-        requests = [request(n) for n in range(in_flight)]
-        facts = session(clock={"stamps": stamps})
+        requests = [request(n, clock=stamps) for n in range(in_flight)]
+        facts = session(clock={"stamps": "kernel"})
         return row(
             rows_of(record(requests, facts, calibration=Calibration("calibration of noon", self.rows))),
             "calibrated_token_error",
@@ -131,7 +131,29 @@ class TestCalibrated(unittest.TestCase):
             (2, "user", "0.4", "leans on calibration of noon: user stamps, 4 streams"),
         ):
             found = self.leaning(in_flight, stamps)
-            self.assertEqual((found["p99_ms"], found["advice"]), (p99, words))
+            self.assertEqual((found["p99_ms"], found["advice"].split(SEPARATOR)[0]), (p99, words))
+
+    def test_what_was_got_decides(self) -> None:
+        """A load through TLS asked for the kernel's stamps and leans on user stamps: its requests say so."""
+        found = self.leaning(2, "user")
+        self.assertIn("user stamps, 4 streams", found["advice"])
+        self.assertIn("asked for stamps of the kernel, got those of the read", found["advice"])
+        self.assertEqual(found["flags"], "")
+
+    def test_a_flagged_cell_is_leant_on_aloud(self) -> None:
+        """Flags of the errors of that cell are named, and those of this error are its own; others are not."""
+        late = {"metric": "ttft_error", "flags": "client-limited", "advice": "late"}
+        aside = {"metric": "itl", "flags": "busy", "advice": "busy"}
+        self.rows[1] |= {"flags": "stands-out", "advice": "far"}
+        self.rows += [
+            {**self.rows[1], **late},
+            {**self.rows[1], **aside},
+            {**self.rows[0], **late, "path": "user"},
+        ]
+        found = self.leaning(2)
+        self.assertIn("that cell is flagged there: stands-out, client-limited", found["advice"])
+        self.assertEqual(found["flags"], "stands-out")
+        self.assertNotIn("flagged", self.leaning(1)["advice"])
 
     def test_more_than_was_calibrated(self) -> None:
         """Beyond the calibrated numbers the nearest stands there, and the row says that it is too few."""

@@ -34,7 +34,8 @@ MAX_NUM_SEQS = {**SECTION, "vary": {"max_num_seqs": [1, 2]}, "fixed": {**FIXED, 
 class Servers:
     """Stands in for start_server: servers that took a step in each load, and one load that kills."""
 
-    def __init__(self, dies_in: int | None = None, gets_ready: bool = True) -> None:
+    def __init__(self, dies_in: int | None = None, gets_ready: bool = True, kind: str = "external") -> None:
+        self.kind = kind
         self.loads: list[sweep.Load] = []
         self.settings: list[Mapping[str, Any]] = []
         self.dies_in, self.gets_ready = dies_in, gets_ready
@@ -47,7 +48,7 @@ class Servers:
             raise MeasurementRefused("not ready")
         self.settings.append(settings)
         first = len(self.at)
-        yield Server("http://127.0.0.1:1/v1", {"kind": "scripted"}, lambda: self.steps(first), self.check)
+        yield Server("http://127.0.0.1:1/v1", {"kind": self.kind}, lambda: self.steps(first), self.check)
 
     def steps(self, first: int) -> list[dict[str, Any]]:
         """A step in each load of a server."""
@@ -132,6 +133,12 @@ class TestRecord(unittest.TestCase):
         self.assertEqual((found.rows["requests.jsonl"], found.rows["raw.csv"]), (8, 4))
         self.assertEqual(len(found.facts["servers"]), 1)
         validity = {"valid": False, "reasons": ["the server ended by signal 9"]}
+        self.assertEqual(found.facts["validity"], validity)
+
+    def test_a_server_that_says_nothing_of_itself(self) -> None:
+        """A server of ours none of whose pages could be read makes no valid record; others need no page."""
+        found = measured(Servers(kind="reference"), CONCURRENCY)
+        validity = {"valid": False, "reasons": ["no page of /metrics could be read"]}
         self.assertEqual(found.facts["validity"], validity)
 
     def test_a_server_that_never_gets_ready_refuses(self) -> None:

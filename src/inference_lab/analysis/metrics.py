@@ -6,7 +6,7 @@ Times are ns until they are written. Quantiles and intervals are the summary's.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -60,16 +60,24 @@ class TruthMetric(Metric):
 
     def values(self, run: Run) -> list[float]:
         """Its values in a run, ns. Raises RecordError when the two sides count different tokens."""
-        found: list[float] = []
-        for request in run.succeeded if run.truth else ():
-            truth = run.truth.get(request.request_id, {"token_ns": ()})
+        if self.name not in run.known:
+            run.known[self.name] = list(self._values(run.succeeded, run.truth)) if run.truth else []
+        return run.known[self.name]
+
+    def _values(self, requests: Iterable[RequestRecord], truths: Mapping[str, Truth]) -> Iterator[float]:
+        for request in requests:
+            truth = truths.get(request.request_id, {"token_ns": ()})
             if len(truth["token_ns"]) != request.output_tokens:
                 raise RecordError(
                     f"request {request.request_id}: the client saw {request.output_tokens} tokens, the server"
                     f" wrote {len(truth['token_ns'])}; the record cannot be judged"
                 )
-            found += self.of(request, truth)
-        return found
+            yield from self.of(request, truth)
+
+    def p99(self, run: Run) -> float | None:
+        """Its P99 in a run, ns."""
+        values = self.values(run)
+        return float(np.percentile(values, 99)) if values else None
 
 
 @dataclass(frozen=True)
@@ -162,10 +170,13 @@ TTFT_ERROR = TruthMetric(
     *("ttft_error", "ms", "|TTFT seen - (first token written - request received)|"),
     *((*TTFT.needs, "received_ns", "token_ns"), _UNKNOWN, _ttft_error),
 )
+TOKEN_DELAY = TruthMetric(
+    "token_delay", "ms", "token seen - token written", TOKEN_ERROR.needs, _UNKNOWN, _delay
+)
 AGAINST_TRUTH = (
     TOKEN_ERROR,
     TTFT_ERROR,
-    TruthMetric("token_delay", "ms", "token seen - token written", TOKEN_ERROR.needs, _UNKNOWN, _delay),
+    TOKEN_DELAY,
     TruthMetric(
         *("server_itl", "ms", "from token written to token written", ("token_ns",), _UNKNOWN),
         lambda _, truth: _gaps(truth["token_ns"]),
@@ -211,9 +222,9 @@ def _start(run: Run) -> float | None:
     return (min(sent) - launched) / 1e9 if sent and launched is not None else None
 
 
-def _quantile_99(metric: TruthMetric, run: Run) -> float | None:
-    values = metric.values(run)
-    return float(np.percentile(values, 99)) / 1e6 if values else None
+def _p99_ms(metric: TruthMetric, run: Run) -> float | None:
+    p99_ns = metric.p99(run)
+    return None if p99_ns is None else p99_ns / 1e6
 
 
 def _mean(metric: TruthMetric, run: Run) -> float | None:
@@ -253,11 +264,11 @@ OF_RUN = (
     RunMetric("coalesced", "%", "reads that held several chunks / chunks",
               ("coalesced_reads", "chunk_tokens"), "no chunk", _coalesced),
     RunMetric("token_error_p99", "ms", "P99 of token_error in the run", TOKEN_ERROR.needs, _UNKNOWN,
-              lambda run: _quantile_99(TOKEN_ERROR, run)),
+              lambda run: _p99_ms(TOKEN_ERROR, run)),
     RunMetric("ttft_error_mean", "ms", "mean of ttft_error in the run", TTFT_ERROR.needs, _UNKNOWN,
               lambda run: _mean(TTFT_ERROR, run)),
     RunMetric("ttft_error_p99", "ms", "P99 of ttft_error in the run", TTFT_ERROR.needs, _UNKNOWN,
-              lambda run: _quantile_99(TTFT_ERROR, run)),
+              lambda run: _p99_ms(TTFT_ERROR, run)),
     RunMetric("client_cpu_a_token", "us", "CPU time of the client / output tokens",
               ("client_cpu_ns", "output_tokens"), "not recorded", _cpu),
     RunMetric("client_memory", "MiB", "largest resident set of the client", ("client_max_rss_kib",),

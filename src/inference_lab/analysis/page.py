@@ -16,6 +16,14 @@ from inference_lab.records.raw import CELL_COLUMNS
 from inference_lab.records.record import Record, View
 
 _TIMES = ("p50_ms", "p95_ms", "p99_ms")  # shown of a load's metric
+_STAMPS = (  # of a load whose server wrote down its own times
+    "- The server's stamps tell when it was about to write each token, and when the kernel had the request,"
+    " on the client's clock: an error is of the client and of the way between.",
+    "- They do not tell of a server that lost its core between a stamp and its write, which looks like a late"
+    " client, nor of what held both up alike; a late step is in `server_itl` and in no error.",
+    "- Tokens that lay unread until the next one came stand at its time (`coalesced`): how much earlier they"
+    " came is not known, and where they are more than 1% the cell is flagged `client-limited`.",
+)
 OUTLIER = 3  # a sample this many times its cell's P50 is named
 _MACHINE = ("cpu_model", "cores", "affinity", "kernel", "governor", "python", "blas", "thread_variables")
 _WATCHED = (
@@ -203,6 +211,7 @@ def _boundary(view: View) -> Iterator[str]:
         yield "- Absolute times hold for this machine in this session, with client and server on its cores."
         yield "- Intervals take the values as independent; tokens of one request are not, so they are narrow."
         yield "- Another server, engine or load than that of the conditions above."
+        yield from _STAMPS if view.record.truth else ()
         return
     if "ratio_claimed" not in view.summary[0]:
         yield "- Other versions and machines: these are the values found here, with the versions named above."

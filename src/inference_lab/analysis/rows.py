@@ -21,6 +21,11 @@ Row = Mapping[str, str]
 CODES = (
     *("invalid", "oracle", "threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime"),
     "client-limited",  # the load client was late by more than its bound
+    "server-late",  # the server of declared times was, or it stood still
+    "stands-out",  # one load is far from those beside it
+    "two-sides",  # what client and server say of one load cannot both be right
+    "unscraped",  # the server did not say what it should
+    "stamps",  # other stamps than were asked for
 )
 SEPARATOR = " | "  # between one advice and the next in a row of the summary
 

@@ -5,7 +5,7 @@ Answers: who belongs to which run, where is its steady window? Times are integer
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -24,7 +24,7 @@ class Run:
 
     `attempts` are all records of it, `requests` the last attempt of each request by arrival, `truth` what
     the server wrote of each, `server` the lines of its /metrics and `steps` those of its engine that name
-    this load. `note` says why there was no steady window.
+    this load. `note` says why there was no steady window; `known` keeps values that were asked for.
     """
 
     sessions: Sequence[Mapping[str, Any]]
@@ -35,6 +35,7 @@ class Run:
     truth: Mapping[str, Mapping[str, Any]]
     server: Sequence[Mapping[str, Any]] = ()
     steps: Sequence[Step] = ()
+    known: dict[str, list[float]] = field(default_factory=dict[str, list[float]], compare=False)
 
     @property
     def cell(self) -> dict[str, str]:

@@ -57,7 +57,7 @@ STEPS = (
 )
 
 
-def _change(run: Run, name: str) -> float | None:
+def growth(run: Run, name: str) -> float | None:
     """By how much a counter grew over a load, over all its labels; None where it was not scraped."""
     pages = {line["phase"]: line["metrics"] for line in run.server if line["phase"] != "sample"}
     found = [_total(pages.get(phase), name) for phase in ("before", "after")]
@@ -74,7 +74,7 @@ def _mean_ms(*histograms: str) -> Callable[[Run], float | None]:
 
     def of(run: Run) -> float | None:
         for name in histograms:
-            total, count = (_change(run, f"{name}_{end}") for end in ("sum", "count"))
+            total, count = (growth(run, f"{name}_{end}") for end in ("sum", "count"))
             if total is not None and count:
                 return 1e3 * total / count
         return None
@@ -83,7 +83,7 @@ def _mean_ms(*histograms: str) -> Callable[[Run], float | None]:
 
 
 def _counted(name: str) -> Callable[[Run], float | None]:
-    return lambda run: _change(run, f"{name}_total")
+    return lambda run: growth(run, f"{name}_total")
 
 
 def _peak(name: str, per: float = 1) -> Callable[[Run], float | None]:

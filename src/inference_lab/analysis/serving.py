@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from inference_lab.analysis.flags import Flag, of_record
+from inference_lab.analysis.flags import of_record
 from inference_lab.analysis.intervals import Estimate, estimate
 from inference_lab.analysis.metrics import (
     AGAINST_TRUTH,
-    CLIENT_LAG,
     OF_CELL,
     OF_RUN,
-    SLIP,
     TIMES,
     TOKEN_ERROR,
+    TTFT_ERROR,
     Metric,
     goodput,
 )
 from inference_lab.analysis.rows import CODES, SEPARATOR
-from inference_lab.analysis.runs import Run, peak_in_flight, runs_of
+from inference_lab.analysis.runs import Run, Step, peak_in_flight, runs_of
 from inference_lab.analysis.server_side import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
+from inference_lab.analysis.two_sides import Doubt, doubts, is_timed, stamps_of
 from inference_lab.records.record import Calibration, Record, csv_text
 from inference_lab.records.table import aligned
 
@@ -34,7 +34,6 @@ COLUMNS = (
     *("metric", "unit", "formula", "n", "value", "median", "median_lo", "median_hi"),
     *("mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms", "flags", "advice"),
 )
-_COUNTED = ("requests", "attempts", "tokens", "steps")  # units of what no lateness of the client can move
 Row = dict[str, str]
 
 
@@ -48,14 +47,20 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     for run in runs_of(record, steady=judge.get("window", "steady") == "steady"):
         cells.setdefault(tuple(run.cell.items()), []).append(run)
     keys = list(dict.fromkeys(key for cell in cells for key, _ in cell))
-    of_all = list(of_record(record, {"max_others_cpu": math.inf, **judge}))
+    vary: Mapping[str, Any] = record.manifest["conditions"].get("vary", {})
+    of_all = [
+        Doubt(flag, is_timed if flag.code == "busy" else lambda _: True)
+        for flag in of_record(record, {"max_others_cpu": math.inf, **judge})
+    ]
     rows: list[Row] = []
     for cell, runs in sorted(cells.items(), key=lambda item: _place(dict(item[0]), record)):
-        flags = [*of_all, *_limited(runs, judge.get("max_client_lag_ms", math.inf))]
-        for row in _rows(dict(cell), runs, record, judge):
-            counted = row["unit"] in _COUNTED
-            kept = [flag for flag in flags if not (counted and flag.code in ("client-limited", "busy"))]
-            codes = {flag.code for flag in kept}
+        fixed = [pair for pair in cell if pair[0] not in vary]
+        beside = [run for other, runs in cells.items() if set(fixed) <= set(other) for run in runs]
+        steps = [step for step in record.rows if all(step[key] == value for key, value in cell)]
+        found = [*of_all, *doubts(runs, beside, steps, record, judge)]
+        for row in _rows(runs, steps, record, judge):
+            kept = [doubt.flag for doubt in found if doubt.concerns(row)]
+            codes = {*row.get("flags", "").split(), *(flag.code for flag in kept)}
             advice = [*filter(None, [row.get("advice")]), *(flag.advice for flag in kept)]
             row["flags"] = " ".join(code for code in CODES if code in codes)
             rows.append({**dict(cell), **row, "advice": SEPARATOR.join(advice)})
@@ -71,7 +76,7 @@ def _place(cell: Mapping[str, str], record: Record) -> list[int]:
 
 
 def _rows(
-    cell: Mapping[str, str], runs: Sequence[Run], record: Record, judge: Mapping[str, Any]
+    runs: Sequence[Run], steps: Sequence[Step], record: Record, judge: Mapping[str, Any]
 ) -> Iterator[Row]:
     for metric in (*TIMES, *AGAINST_TRUTH, *STEPS):
         if values := [value for run in runs for value in metric.values(run)]:
@@ -86,7 +91,6 @@ def _rows(
     for metric in OF_FRESH:
         if values := metric.values(runs):
             yield {**_named(metric), **_of_runs(values)}
-    steps = [row for row in record.rows if all(row[key] == value for key, value in cell.items())]
     for metric in OF_CELL:
         if (value := metric.of(runs, steps)) is not None:
             yield {**_named(metric), **_of_runs([value])}
@@ -126,32 +130,26 @@ def _text(number: float | None, per: float = 1) -> str:
     return "" if number is None else f"{number / per:.9g}"
 
 
-def _limited(runs: Sequence[Run], bound_ms: float) -> Iterator[Flag]:
-    """The client itself was too late, to read (kernel stamps) or to send (open loop), to be believed."""
-    for metric in (CLIENT_LAG, SLIP):
-        values = [value for run in runs for value in metric.values(run)]
-        late_ms = estimate(np.array(values), 0.99).value / 1e6 if values else 0.0
-        if late_ms > bound_ms:
-            yield Flag(
-                "client-limited",
-                f"P99 of {metric.name} is {late_ms:.3g} ms, allowed are {bound_ms:.3g}: times are the"
-                " client's, too; give it a core of its own, or load less",
-            )
-
-
 def _calibrated(calibration: Calibration, runs: Sequence[Run]) -> Iterator[Row]:
     """The error of the client's own token times, as calibrated with the same stamps at as many streams."""
-    clock = next((session["clock"]["stamps"] for session in runs[0].sessions if "clock" in session), None)
-    known = [row for row in calibration.rows if row["metric"] == TOKEN_ERROR.name and row["path"] == clock]
-    if not known:
+    if not any("clock" in session for session in runs[0].sessions):
         return  # virtual time has no error
+    clock = stamps_of(runs)
+    of_clock = [row for row in calibration.rows if row["path"] == clock]
+    known = [row for row in of_clock if row["metric"] == TOKEN_ERROR.name]
+    if not known:
+        return
     streams = peak_in_flight(request for run in runs for request in run.requests)
     enough = [row for row in known if int(row["streams"]) >= streams]
     leans = min(enough or known, key=lambda row: abs(int(row["streams"]) - streams))
     words = f"leans on {calibration.name}: {clock} stamps, {leans['streams']} streams"
-    few = "" if enough else f", fewer than the {streams} in flight here: calibrate that many"
-    kept = ("unit", "formula", "n", "mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms")
-    yield {"metric": f"calibrated_{TOKEN_ERROR.name}", **{n: leans[n] for n in kept}, "advice": words + few}
+    words += "" if enough else f", fewer than the {streams} in flight here: calibrate that many"
+    beside = [row for row in of_clock if row["streams"] == leans["streams"] and row["flags"]]
+    flagged = [row for row in beside if row["metric"].startswith((TOKEN_ERROR.name, TTFT_ERROR.name))]
+    codes = dict.fromkeys(code for row in flagged for code in row["flags"].split())
+    words += f"; that cell is flagged there: {', '.join(codes)}" if codes else ""
+    kept = ("unit", "formula", "n", "mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms", "flags")
+    yield {"metric": f"calibrated_{TOKEN_ERROR.name}", **{n: leans[n] for n in kept}, "advice": words}
 
 
 def as_table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -76,11 +76,14 @@ class BothSides:
         with reference_server([*server, "--truth", str(truth)]) as base_url:
             launched_ns = monotonic_ns()
             _run_clients(base_url, folders, clients)
+        written = [json.loads(line) for line in _lines(truth)]
         for folder in folders:
-            self.requests += _lines(folder / "requests.jsonl")
+            lines = _lines(folder / "requests.jsonl")
+            check_both(map(json.loads, lines), written, place)
+            self.requests += lines
             sessions = json.loads(_text(folder / INFO))["sessions"]
             self.sessions += [{"cell": dict(cell), "launched_ns": launched_ns, **each} for each in sessions]
-        for line in map(json.loads, _lines(truth)):
+        for line in written:
             kind = line.pop("kind")
             if kind == "request":
                 self.truth.append(line)
@@ -111,11 +114,23 @@ def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Seque
         )
 
 
+def check_both(seen: Iterable[Line], written: Iterable[Line], place: Path) -> None:
+    """Raises MeasurementRefused unless the server wrote, of each request of a client, the tokens it saw."""
+    tokens = {line["request_id"]: len(line["token_ns"]) for line in written if line["kind"] == "request"}
+    for request in seen:
+        name, count = request["request_id"], request["output_tokens"]
+        if tokens.get(name) != count:
+            raise MeasurementRefused(
+                f"request {name}: the client saw {count} tokens, the server wrote"
+                f" {tokens.get(name, 'nothing')} of it; nothing recorded, see both in {place}"
+            )
+
+
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _lines(path: Path) -> Iterable[str]:
+def _lines(path: Path) -> list[str]:
     return _text(path).splitlines()
 
 

@@ -109,6 +109,9 @@ class Recorded:
         `reasons` say why the record is invalid.
         """
         columns = ["server", "load", self.axis, *STEP_COLUMNS]
+        has_page = any(told["facts"]["kind"] != "external" for told in self.servers)  # others need not
+        if has_page and self.metrics and all(line["metrics"] is None for line in self.metrics):
+            reasons = [*reasons, "no page of /metrics could be read"]
         lines = [json.dumps(line, separators=(",", ":")) for line in self.metrics]
         files = {
             "raw.csv": csv_text(columns, self.steps),

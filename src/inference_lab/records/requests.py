@@ -88,9 +88,11 @@ class RequestRecord:
         times = [time for time in happened if time is not None]
         if times != sorted(times):
             return f"arrival, admission and sending must follow each other, are {times}"
-        times = [self.first_token_ns or 0, *self.token_times_ns]
-        if times != sorted(times):
+        tokens = [self.first_token_ns or 0, *self.token_times_ns]
+        if tokens != sorted(tokens):
             return "token times must not decrease"
+        if self.finish_ns < max(times[-1], tokens[-1]):
+            return f"it must end no earlier than what came of it, ends at {self.finish_ns}"
         return None
 
     def line(self) -> bytes:

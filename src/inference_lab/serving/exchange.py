@@ -64,9 +64,10 @@ class Exchange:
             stamps.append(at_ns)
 
     def end(self, ended: str, at_ns: int, detail: str | None = None) -> None:
-        """Say how and when it ended; only the first word counts."""
+        """Say how and when it ended (never before what came of it); only the first word counts."""
         if self.ended is None:
-            self.ended, self.end_ns, self.detail = ended, at_ns, detail
+            last_ns = max(at_ns, self.sent_ns or at_ns, *self.stamps_ns[-1:])
+            self.ended, self.end_ns, self.detail = ended, last_ns, detail
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,11 @@ class _Session:
             "client_cpu_ns": time.process_time_ns() - cpu_ns,
             "client_max_rss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
             "event_loop": LOOP_NAME,
-            "clock": clock.conditions(),
+            "clock": {
+                **clock.conditions(),
+                "asked": "kernel" if options.kernel_stamps else "user",
+                "stamps": client.clock_name,  # what requests bear: the kernel stamps no TLS
+            },
             "connections": client.opened,
             "resent_requests": client.resent,
             "dropped_torn_bytes": self._file.torn_bytes,
