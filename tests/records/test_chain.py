@@ -60,6 +60,12 @@ class StalenessTest(unittest.TestCase):
         with chdir("moved µ and spaced"):
             self.assertEqual(stale(), {})
 
+    def test_waiting_decides_no_number(self) -> None:
+        """How long a run waits for which quiet is no condition of its record; a round more is one."""
+        for waits in ({"quiet_wait_s": 99}, {"quiet_cores": 0.3}):
+            self.assertEqual(stale(changed("measure", **waits)), {})
+        self.assertEqual(list(stale(changed("measure", rounds=3))), MEASURED)
+
     def test_what_runs_after_a_change(self) -> None:
         """Each change runs the stages that depend on it and no other, and says which file changed."""
 
@@ -82,6 +88,11 @@ class StalenessTest(unittest.TestCase):
             ),
             "a comment in a measured source": (
                 lambda: edit(f"{SOURCE}attention.py", "# a comment", "# another"),
+                [],
+                "",
+            ),
+            "an annotation in a measured source": (
+                lambda: edit(f"{SOURCE}attention.py", "(x, y=2):", "(x: float, y: float = 2) -> float:"),
                 [],
                 "",
             ),
@@ -302,6 +313,8 @@ class ReportTest(unittest.TestCase):
         config = changed("measure", environment="pins.txt")
         step = Chain(config).step("measure", "m1")
         checkout.replace_record(step)
+        self.assertEqual(Chain(config).stale_record(step), [])
+        Path("pins.txt").write_text("# what serves\nvLLM==1  # the release\n")
         self.assertEqual(Chain(config).stale_record(step), [])
         Path("pins.txt").write_text("vllm==2\n")
         self.assertEqual(Chain(config).stale_record(step), ["pins.txt changed"])

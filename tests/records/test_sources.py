@@ -2,8 +2,10 @@
 
 import ast
 import contextlib
+import sys
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from inference_lab.errors import ConfigError
 from inference_lab.records.sources import Sources, digest_of_tree
@@ -26,6 +28,12 @@ SAME_MEANING = {
     "another layout": FUNCTION.replace("(x, y=2)", "(\n    x,\n    y = 2,\n)").replace("+ 1", "+ (1)"),
     "a type comment": FUNCTION.replace("(x, y=2):", "(x, y=2):  # type: (int, int) -> int"),
     "other line ends": FUNCTION.replace("\n", "\r\n"),
+    "annotations": FUNCTION.replace("(x, y=2):", "(x: NDArray[Any], y: float = 2) -> 'NDArray[Any]':"),
+    "what annotations import": FUNCTION.replace(
+        "import numpy as np\n",
+        "import numpy as np\nfrom typing import Any\nfrom collections.abc import Sequence\n",
+    ),
+    "a variable's annotation": FUNCTION.replace("    return", "    z: int\n    return"),
 }
 OTHER_MEANING = {
     "an operator": FUNCTION.replace("* y", "/ y"),
@@ -37,7 +45,47 @@ OTHER_MEANING = {
     "an order": FUNCTION.replace("(x, y=2)", "(y, x=2)"),
     "a statement after the docstring": FUNCTION.replace("    return", '    "text"\n    return'),
     "None for nothing": FUNCTION.replace("return np.exp(x) * y + 1", "return"),
+    "an import under another name": FUNCTION.replace(
+        "import numpy as np\n", "import numpy as np\nfrom typing import Any as np\n"
+    ),
     "a string that is no docstring": FUNCTION.replace('"""What it answers."""', 'x = """What it answers."""'),
+}
+# a source that speaks to a person, and others that say the same in other words
+SPEAKS = """
+def measure(x, add):
+    add("--rounds", type=int, help="how many")
+    status = "timeout"
+    if x < 1:
+        raise MeasurementRefused(f"{x!r} is below 1; give more") from None
+    raise argparse.ArgumentTypeError("no number")
+"""
+OTHER_WORDS = {
+    "an error's text": SPEAKS.replace("is below 1; give more", "must be 1 or more"),
+    "what an error's text holds": SPEAKS.replace("{x!r} is", "x is"),
+    "an error's cause": SPEAKS.replace(" from None", " from error"),
+    "an option's error": SPEAKS.replace("no number", "not a number"),
+    "a help text": SPEAKS.replace("how many", "how often"),
+}
+OTHER_DEEDS = {
+    "the bound of an error": SPEAKS.replace("x < 1", "x < 2"),
+    "the kind of an error": SPEAKS.replace("MeasurementRefused", "ConfigError"),
+    "no error": SPEAKS.replace("raise MeasurementRefused", "MeasurementRefused").replace(" from None", ""),
+    "a text that is recorded": SPEAKS.replace('"timeout"', '"truncated"'),
+    "an error that is not ours": SPEAKS.replace("argparse.ArgumentTypeError", "Ended"),
+    "another option": SPEAKS.replace("--rounds", "--round"),
+}
+FIELDS = """
+@dataclass
+class Cell:
+    size: int = 1
+    name: str
+"""
+OTHER_FIELDS = {
+    "no field": FIELDS.replace("size: int = 1", "size = 1"),
+    "a variable of the class": FIELDS.replace("size: int", "size: ClassVar[int]"),
+    "one to start with": FIELDS.replace("size: int", "size: 'InitVar[int]'"),
+    "one less": FIELDS.replace("    name: str\n", ""),
+    "another order": FIELDS.replace("    name: str\n", "").replace("    size", "    name: str\n    size"),
 }
 # everything in which the grammar or the parser of 3.11, 3.12 and 3.13 could differ
 EVERY_SYNTAX = r'''
@@ -72,16 +120,16 @@ for i, (j, *k) in x: continue
 '''
 
 
-def digest(text: str) -> str:
+def digest(text: str, *, wordless: bool = False) -> str:
     """The digest of a source text."""
-    return digest_of_tree(ast.parse(text, type_comments=True))
+    return digest_of_tree(ast.parse(text, type_comments=True), wordless=wordless)
 
 
 class DigestTest(unittest.TestCase):
     """The digest of one source."""
 
     def test_what_a_reader_sees_alone_voids_nothing(self) -> None:
-        """Comments, docstrings, formatting and line ends leave the digest as it is."""
+        """Comments, docstrings, formatting, line ends and annotations leave the digest as it is."""
         for what, text in SAME_MEANING.items():
             with self.subTest(what):
                 self.assertNotEqual(text, FUNCTION)
@@ -91,6 +139,21 @@ class DigestTest(unittest.TestCase):
         """One operator, default, type, name or statement gives another digest, and no two the same."""
         found = {what: digest(text) for what, text in OTHER_MEANING.items()}
         self.assertEqual(len({*found.values(), digest(FUNCTION)}), len(found) + 1, found)
+
+    def test_words_decide_no_number(self) -> None:
+        """What an error or a help text says leaves a measurement's digest alone, not that of its tests."""
+        for what, text in OTHER_WORDS.items():
+            with self.subTest(what):
+                self.assertEqual(digest(text, wordless=True), digest(SPEAKS, wordless=True))
+                self.assertNotEqual(digest(text), digest(SPEAKS))
+        found = {what: digest(text, wordless=True) for what, text in OTHER_DEEDS.items()}
+        self.assertEqual(len({*found.values(), digest(SPEAKS, wordless=True)}), len(found) + 1, found)
+
+    def test_an_annotation_makes_a_field(self) -> None:
+        """In a class the type of a field does not count, that it is one, and of which kind, does."""
+        self.assertEqual(digest(FIELDS.replace("int", "float")), digest(FIELDS))
+        found = {what: digest(text) for what, text in OTHER_FIELDS.items()}
+        self.assertEqual(len({*found.values(), digest(FIELDS)}), len(found) + 1, found)
 
 
 class ClosureTest(unittest.TestCase):
@@ -112,9 +175,12 @@ class ClosureTest(unittest.TestCase):
         )
 
     def test_errors_and_records_stand_outside(self) -> None:
-        """A change in errors or records is the schema number's affair: it changes no closure."""
+        """A change in errors, records or what shows a load's progress changes no closure."""
+        Path("src/inference_lab/serving").mkdir()
+        Path("src/inference_lab/serving/progress.py").touch()
+        checkout.edit("src/inference_lab/benchmark.py", "clock = 1", "import inference_lab.serving.progress")
         before = Sources().closure("experiments.decode_paths")
-        for path in ("errors.py", "records/raw.py", "unused.py"):
+        for path in ("errors.py", "records/raw.py", "unused.py", "serving/progress.py"):
             Path("src/inference_lab", path).write_text("import pandas\nchanged = True\n")
         self.assertEqual(Sources().closure("experiments.decode_paths"), before)
 
@@ -204,10 +270,33 @@ class ClosureTest(unittest.TestCase):
             {"prometheus-client": "0.26.0", "pyyaml": "6.0.4"},
         )
 
+    def test_pins_in_a_file_count_by_name_and_version(self) -> None:
+        """Comments, order, hashes and spelling of a file of pins are words; a version or a package is not."""
+        file = Path("requirements.txt")
+        file.write_text("torch==2.0+cpu\nvllm-cpu==0.32.0\n")
+        before = Sources().pin_file("requirements.txt")
+        file.write_text(f"# pins\n\nvLLM_cpu==0.32.0 --hash=sha256:{'a' * 64}  # fast\ntorch==2.0+cpu\n")
+        self.assertEqual(Sources().pin_file("requirements.txt"), before)
+        for text in ("torch==2.0+cpu\nvllm-cpu==0.32.1\n", "torch==2.0+cpu\n"):
+            file.write_text(text)
+            self.assertNotEqual(Sources().pin_file("requirements.txt"), before)
+        file.write_text("torch>=2\n")
+        with self.assertRaisesRegex(ConfigError, "'torch>=2' pins no exact version; write name==version"):
+            Sources().pin_file("requirements.txt")
+        with self.assertRaisesRegex(ConfigError, "^none.txt: no such file"):
+            Sources().pin_file("none.txt")
+
     def test_bytecode_of_a_stage_is_dropped(self) -> None:
-        """What Python would trust by time and size alone goes for the files named, and for no other."""
-        cache = Path("src/inference_lab/__pycache__")
-        cache.mkdir()
+        """What Python would trust by time and size alone goes for the files named, wherever it lies."""
+        here = Path("src/inference_lab/__pycache__")
+        elsewhere = Path("bytecode").resolve()
+        self.enterContext(mock.patch.object(sys, "pycache_prefix", str(elsewhere)))
+        for cache in (here, elsewhere / Path("src/inference_lab").resolve().relative_to("/")):
+            self.check_dropped(cache)
+
+    def check_dropped(self, cache: Path) -> None:
+        """Bytecode of the source that is named goes from this folder, and no other."""
+        cache.mkdir(parents=True)
         for name in (
             "attention.cpython-311.pyc",
             "attention.cpython-313.opt-1.pyc",

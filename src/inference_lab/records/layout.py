@@ -16,6 +16,7 @@ from inference_lab.records.sources import PACKAGE, SOURCE_ROOT, Sources, module_
 TESTS_RECEIPT = "results/tests.json"
 VERIFIED_RECEIPT = "results/.verified.json"  # of this machine, ignored by git
 RAW_FILES = ("raw.csv", "controls.csv")
+WAITS = ("quiet_cores", "quiet_wait_s")  # how long a measurement waits before it begins decides no number
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class Step:
 
     def sources(self, sources: Sources) -> dict[str, str]:
         """`{path: digest}` of the source files whose meaning this step depends on."""
-        if self.stage != "tests":
-            return sources.closure(*self.modules)  # none for `verify`: receipts stand for what it rebuilds
+        if self.stage != "tests":  # none for `verify`: receipts stand for what it rebuilds
+            return sources.closure(*self.modules, wordless=self.stage == "measure")
         found = {path: sources.digest(path) for path in tested_files(sources.root)}
         schemas = sorted((sources.root / "workflow/schemas").glob("*.yaml"))  # tests read them
         return found | {(p := path.relative_to(sources.root).as_posix()): sources.file(p) for path in schemas}
@@ -49,13 +50,15 @@ class Step:
         found = self.sources(sources)
         for path in self.reads:
             try:
-                found[path] = sources.file(path)
+                pins = path == self.section.get("environment")
+                found[path] = sources.pin_file(path) if pins else sources.file(path)
             except OSError as error:
                 raise RecordError(
                     f"{path}: cannot be read ({error.strerror}), and {self.name} reads it; make or restore it"
                 ) from None
         if self.section:
-            found["section"] = sha256_value(self.section)
+            decides = {key: value for key, value in self.section.items() if key not in WAITS}
+            found["section"] = sha256_value(decides)
         found["command"] = sha256_value(self.command)
         return found
 

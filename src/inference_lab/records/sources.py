@@ -1,12 +1,14 @@
 """Which source files and pinned packages stand behind a stage, and digests that only meaning changes.
 
 Answers: what must change before a recorded result is out of date? Reads source text and pyproject.toml;
-imports nothing of what it reads.
+imports nothing of what it reads. Comments, docstrings, formatting and annotations never count. Behind a
+measurement nor do words: what an error or a help text says decides no number.
 """
 
 import ast
 import functools
 import hashlib
+import importlib.util
 import re
 import sys
 import tomllib
@@ -17,17 +19,28 @@ from typing import Any, NamedTuple
 
 from packaging.requirements import Requirement
 
+from inference_lab import errors
 from inference_lab.errors import ConfigError
-from inference_lab.records.files import sha256_file, unread
+from inference_lab.records.files import sha256_file, sha256_value, unread
 
 PACKAGE = "inference_lab"
 SOURCE_ROOT = "src"
 PINS_FILE = "pyproject.toml"
 
-# `errors` and `records` are left out of every closure: the record's schema number stands for them.
-_LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records")
+# Left out of every closure: `errors` and `records`, for which the record's schema number stands, and what
+# a person sees while a load runs.
+_LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records", f"{PACKAGE}.serving.progress")
 _DISTRIBUTION_OF = {"yaml": "pyyaml"}
-_IGNORED_FIELDS = frozenset({"kind", "type_comment"})
+_IGNORED_FIELDS = frozenset({"kind", "type_comment", "returns", "annotation"})
+# In a class body an annotation makes a field; of what it says, these alone decide anything.
+_OF_A_FIELD = frozenset({"ClassVar", "InitVar", "KW_ONLY"})
+# What these are given is words for a person.
+_OURS = (name for name, value in vars(errors).items() if isinstance(value, type))
+_SPEAKS = frozenset({"ArgumentTypeError", *_OURS})
+_STATEMENTS = frozenset({"body", "orelse", "finalbody"})
+_OF_ANNOTATIONS = frozenset({"typing", "collections.abc"})
+_WORDS = frozenset({"help", "description"})  # arguments of argparse
+_PIN = re.compile(r"([\w.-]+)==([^\s;]+)((?: --hash=sha256:[0-9a-f]{64})*)")
 _HOLDS_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 _HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -39,7 +52,7 @@ class Sources:
         self.root = root
         self._read: dict[str, _Source] = {}
         self._files: dict[str, str] = {}
-        self._closures: dict[tuple[str, ...], dict[str, str]] = {}
+        self._closures: dict[tuple[tuple[str, ...], bool], dict[str, str]] = {}
         self._pins: dict[tuple[str, ...], dict[str, str]] = {}
 
     def file(self, path: str) -> str:
@@ -48,14 +61,18 @@ class Sources:
             self._files[path] = sha256_file(self.root / path)
         return self._files[path]
 
-    def closure(self, *modules: str) -> dict[str, str]:
+    def pin_file(self, path: str) -> str:
+        """sha256 over names and versions of a file of pins: comments, order and hashes do not count."""
+        return sha256_value({name: pin[0] for name, pin in requirements(self.root / path).items()})
+
+    def closure(self, *modules: str, wordless: bool = False) -> dict[str, str]:
         """`{path: digest}` of the given modules and all of the package they import, sorted by path.
 
         Modules are named inside the package ("experiments.decode_paths"). Imports inside functions
         count; `errors` and `records` do not. Raises ConfigError when a module has no file.
         """
-        if modules in self._closures:
-            return dict(self._closures[modules])
+        if (modules, wordless) in self._closures:
+            return dict(self._closures[modules, wordless])
         found: dict[str, str] = {}
         waiting = [f"{PACKAGE}.{module}" for module in modules]
         while waiting:
@@ -69,20 +86,24 @@ class Sources:
                 )
             if path in found:
                 continue
-            found[path] = self.digest(path)
+            found[path] = self.digest(path, wordless=wordless)
             waiting += self._source(path).ours
-        self._closures[modules] = dict(sorted(found.items()))
-        return dict(self._closures[modules])
+        self._closures[modules, wordless] = dict(sorted(found.items()))
+        return dict(self._closures[modules, wordless])
 
-    def digest(self, path: str) -> str:
-        """sha256 of what a source says: comments, docstrings and formatting do not count."""
-        return self._source(path).digest
+    def digest(self, path: str, *, wordless: bool = False) -> str:
+        """sha256 of what a source says; `wordless` without what its errors and help texts say."""
+        source = self._source(path)
+        return source.wordless if wordless else source.digest
 
     def drop_bytecode(self, paths: Iterable[str]) -> None:
         """Remove the bytecode of these files: Python trusts it by time and size, and times decide nothing."""
         for path in map(Path, paths):
-            for cached in (self.root / path.parent).glob(f"__pycache__/{path.stem}.*.pyc"):
-                cached.unlink(missing_ok=True)  # another process may be as fast
+            here = self.root / path.parent / "__pycache__"
+            elsewhere = Path(importlib.util.cache_from_source(str((self.root / path).resolve()))).parent
+            for folder in {here, elsewhere}:  # PYTHONPYCACHEPREFIX names another
+                for cached in folder.glob(f"{path.stem}.*.pyc"):
+                    cached.unlink(missing_ok=True)  # another process may be as fast
 
     def pins(self, paths: Iterable[str]) -> dict[str, str]:
         """`{package: version}` pinned for the third-party imports of these files and what they require."""
@@ -132,6 +153,7 @@ class Sources:
             names = dict.fromkeys(_imports(tree, path))
             self._read[path] = _Source(
                 digest_of_tree(tree),
+                digest_of_tree(tree, wordless=True),
                 tuple(name for name in names if _counts(name) and module_path(name, self.root)),
                 tuple(filter(None, map(_distribution, names))),
             )
@@ -140,6 +162,7 @@ class Sources:
 
 class _Source(NamedTuple):
     digest: str
+    wordless: str
     ours: tuple[str, ...]  # modules of the package it imports
     others: tuple[str, ...]  # third-party distributions it imports
 
@@ -153,31 +176,33 @@ def module_path(module: str, root: Path = Path()) -> str | None:
     return None
 
 
-def digest_of_tree(tree: ast.AST) -> str:
+def digest_of_tree(tree: ast.AST, *, wordless: bool = False) -> str:
     """sha256 over node names and non-empty fields; the same on every supported Python."""
     words: list[str] = []
-    _spell(tree, words.append)
+    _spell(tree, words.append, wordless)
     return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
-def _spell(node: object, say: Callable[[str], None]) -> None:
+def _spell(node: object, say: Callable[[str], None], wordless: bool) -> None:
     # `ast.dump` differs between Python versions; names and non-empty fields do not.
     if isinstance(node, ast.AST):
         say(type(node).__name__)
         for field, said in _fields(type(node)):
             value: Any = getattr(node, field, None)
-            if field == "body" and isinstance(node, _HAS_DOCSTRING) and isinstance(value, list):
-                value = _without_docstring(value)
+            if field in _STATEMENTS and isinstance(value, list):
+                value = _meant(node, value)
             elif field == "values" and isinstance(node, ast.JoinedStr):
                 value = [part for part in value if not _is_empty(part)]
+            elif wordless and _is_words(node, field):
+                continue
             if value is None or value == []:
                 continue
             say(said)
-            _spell(value, say)
+            _spell(value, say, wordless)
         say("/")
     elif isinstance(node, list):
         for item in node:
-            _spell(item, say)
+            _spell(item, say, wordless)
         say("]")
     else:
         say(f"{type(node).__name__} {node!a}")  # repr() spells letters as its Unicode version knows them
@@ -187,6 +212,38 @@ def _spell(node: object, say: Callable[[str], None]) -> None:
 def _fields(kind: type[ast.AST]) -> list[tuple[str, str]]:
     """The fields of a kind of node that count, sorted, each with how it is spelt."""
     return [(field, f".{field}") for field in sorted(kind._fields) if field not in _IGNORED_FIELDS]
+
+
+def _meant(node: ast.AST, body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements without docstring, annotations and what is imported for these; fields of a class stay."""
+    if isinstance(node, _HAS_DOCSTRING):
+        body = _without_docstring(body)
+    spelt: list[ast.stmt] = []
+    for statement in body:
+        match statement:
+            case ast.ImportFrom(module=module, names=names) if module in _OF_ANNOTATIONS:
+                spelt += [statement] if any(name.asname for name in names) else []
+            case ast.AnnAssign(annotation=annotation) if isinstance(node, ast.ClassDef):
+                kinds = _OF_A_FIELD.intersection(re.findall(r"\w+", ast.unparse(annotation)))
+                spelt += [statement, *(ast.Expr(ast.Constant(kind)) for kind in sorted(kinds))]
+            case ast.AnnAssign(target=target, value=value):
+                spelt += [ast.Assign([target], value)] if value else []
+            case _:
+                spelt.append(statement)
+    return spelt
+
+
+def _is_words(node: ast.AST, field: str) -> bool:
+    """Whether a field holds words for a person alone: what an error of ours or a help text says."""
+    match node:
+        case ast.Raise(exc=ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name))):
+            return field == "cause" and name in _SPEAKS
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return field in ("args", "keywords") and name in _SPEAKS
+        case ast.keyword(arg=name, value=ast.Constant()):
+            return field == "value" and name in _WORDS
+        case _:
+            return False
 
 
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -248,6 +305,26 @@ def _distribution(module: str) -> str | None:
         return None
     name = normal(top)
     return _DISTRIBUTION_OF.get(name, name)
+
+
+def requirements(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """`{distribution: (version, hashes)}` of a file of pins; a line is name==version and its hashes.
+
+    Raises ConfigError for a line that pins no version.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {unread(error)}; restore it from git") from None
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for line in lines:
+        if line := line.partition("#")[0].strip():
+            match = _PIN.fullmatch(line)
+            if match is None:
+                raise ConfigError(f"{path.name}: {line!r} pins no exact version; write name==version")
+            hashes = tuple(word.partition(":")[2] for word in match[3].split())
+            found[normal(match[1])] = (match[2], hashes)
+    return found
 
 
 @functools.cache
