@@ -13,8 +13,9 @@ import unittest
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from inference_lab.records import store
+from inference_lab.records import installed, store
 from inference_lab.records.chain import SCHEMA, Chain
 from inference_lab.records.layout import Step
 from inference_lab.records.raw import Sample, write_samples
@@ -96,6 +97,8 @@ def enter_copy(test: unittest.TestCase) -> Path:
 
 def _enter_folder(test: unittest.TestCase) -> Path:
     root = Path(test.enterContext(tempfile.TemporaryDirectory(dir=MEMORY))).resolve()
+    for check in ("check_running", "check_loaded"):  # the package that runs is no made-up one's
+        test.enterContext(mock.patch.object(installed, check, return_value={}))
     test.enterContext(contextlib.chdir(root))
     return root
 

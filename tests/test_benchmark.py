@@ -345,6 +345,9 @@ class MeasureTest(unittest.TestCase):
         self.enterContext(contextlib.chdir(checkout.ROOT))
         names = dict.fromkeys(environment.THREAD_VARIABLES, "1")
         self.enterContext(mock.patch.dict(os.environ, names))
+        beside = {"PYTHONPATH": f"{checkout.ROOT / 'src'}{os.pathsep}{checkout.ROOT}"}  # `tests` is there
+        child = {**environment.of_child(), **beside}
+        self.enterContext(mock.patch.object(environment, "of_child", return_value=child))
         self.told: list[tuple[int, int]] = []
 
     def measure(self, module: str, section: dict[str, Any]) -> benchmark.Measurement:

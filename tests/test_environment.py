@@ -1,18 +1,20 @@
-"""What this machine is, what others did on it meanwhile, and whether it may measure at all."""
+"""What a measuring process runs under, and what others did on the machine meanwhile."""
 
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from inference_lab import environment
 from inference_lab.errors import MeasurementRefused
-from inference_lab.records.installed import platform_and_packages, ran_elsewhere, versions
+from tests import checkout
 
 POOL = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.31", "architecture": "Zen"}
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -50,10 +52,28 @@ class ThreadsTest(unittest.TestCase):
                 environment.check_thread_variables(3)
 
     def test_a_process_is_given_its_threads(self) -> None:
-        """The environment of a measuring process sets every thread variable and keeps all others."""
+        """The environment of a measuring process sets every thread variable and keeps those of no Python."""
         with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "7", "HOME": "/somewhere"}, clear=True):
             given = environment.with_threads(2)
-        self.assertEqual(given, {**dict.fromkeys(environment.THREAD_VARIABLES, "2"), "HOME": "/somewhere"})
+        source = {"PYTHONPATH": str(checkout.ROOT / "src"), "PYTHONSAFEPATH": "1"}
+        threads = dict.fromkeys(environment.THREAD_VARIABLES, "2")
+        self.assertEqual(given, {**threads, **source, "HOME": "/somewhere"})
+
+    def test_no_variable_of_this_shell_steers_a_child(self) -> None:
+        """Foreign folders of modules, foreign bytecode and slower modes stay here; packages are found."""
+        folders = [Path(self.enterContext(tempfile.TemporaryDirectory())) for _ in range(2)]
+        (folders[1] / "numpy-1.dist-info").mkdir()
+        shell = {
+            "PYTHONPATH": os.pathsep.join(["", *map(str, folders)]),
+            "PYTHONPYCACHEPREFIX": "/bytecode",
+            "PYTHONDEVMODE": "1",
+            "PYTHONHASHSEED": "5",
+            "PYTHONUSERBASE": "/home/of/packages",
+        }
+        with mock.patch.dict(os.environ, shell, clear=True):
+            given = environment.of_child()
+        kept = {"PYTHONSAFEPATH": "1", "PYTHONUSERBASE": "/home/of/packages"}
+        self.assertEqual(given, kept | {"PYTHONPATH": f"{checkout.ROOT / 'src'}{os.pathsep}{folders[1]}"})
 
     def test_threads_are_those_blas_has(self) -> None:
         """threadpoolctl's number is what counts: another than declared, or no BLAS to ask, refuses."""
@@ -78,65 +98,6 @@ class ThreadsTest(unittest.TestCase):
                 environment.check_blas_threads(1),
                 {"name": "openblas", "version": "0.3.31", "core": "Zen", "threads": 1},
             )
-
-
-class PinsTest(unittest.TestCase):
-    """Installed versions against pinned ones."""
-
-    def test_another_version_is_refused(self) -> None:
-        """A package that is missing or of another version is named with both versions and the way out."""
-        pins: dict[str, str] = {
-            name: version for name, version in versions(["numpy", "pandas"]).items() if version
-        }
-        environment.check_pins(pins)
-        for wrong, words in (
-            ({"numpy": "0.1"}, f"numpy {pins['numpy']} installed, pyproject.toml pins 0.1; run uv sync"),
-            ({"no-such-package": "1.0"}, "no-such-package is not installed, pyproject.toml pins 1.0"),
-        ):
-            with self.subTest(words), self.assertRaisesRegex(MeasurementRefused, words):
-                environment.check_pins({**pins, **wrong})
-
-    def test_evidence_is_of_one_platform(self) -> None:
-        """A tests' receipt made with another Python, machine or package version is from elsewhere."""
-        here = platform_and_packages(["numpy"])
-        self.assertFalse(ran_elsewhere({"environment": {**here, "thread_variables": {}}}))
-        for other in ({"python": "3.99"}, {"machine": "abacus"}, {"packages": {"numpy": "0.1"}}):
-            self.assertTrue(ran_elsewhere({"environment": {**here, **other}}), other)
-
-
-class MachineTest(unittest.TestCase):
-    """What a manifest says of the machine."""
-
-    def test_everything_asked_for_is_there(self) -> None:
-        """Each fact of the contract has a key; what this kernel does not show is None, not left out."""
-        with mock.patch.dict(
-            os.environ, {"OMP_NUM_THREADS": "5", "MKL_CBWR": "AVX2", "HOME": "/secret"}, clear=True
-        ):
-            found = environment.machine(["numpy", "no-such-package"])
-        self.assertEqual(found["thread_variables"], {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "5"})
-        self.assertEqual(found["packages"], {**versions(["numpy"]), "no-such-package": None})
-        for key in (
-            "cpu_model",
-            "cores",
-            "affinity",
-            "kernel",
-            "governor",
-            "python",
-            "implementation",
-            "machine",
-        ):
-            self.assertIn(key, found)
-        self.assertTrue(found["cpu_model"])
-
-    def test_a_kernel_without_proc_is_no_error(self) -> None:
-        """Where /proc and /sys are missing, facts are None and nothing is waited for."""
-        with mock.patch.object(environment, "_read", return_value=None):
-            self.assertIsNone(environment.machine([])["governor"])
-            self.assertLess(environment.wait_until_quiet(0.1, patience_s=0.01), 1)
-            with environment.Watch(interval_s=0.001) as watch:
-                pass
-            self.assertIsNone(watch.summary()["others_cores"])
-            self.assertIsNone(watch.summary()["pressure_percent"])
 
 
 class WatchTest(unittest.TestCase):
@@ -270,6 +231,15 @@ class WatchTest(unittest.TestCase):
 
 class QuietTest(unittest.TestCase):
     """Waiting for a quiet machine."""
+
+    def test_a_kernel_without_proc_is_no_error(self) -> None:
+        """Where /proc and /sys are missing nothing is waited for, and what they would say is None."""
+        with mock.patch.object(environment, "_read", return_value=None):
+            self.assertLess(environment.wait_until_quiet(0.1, patience_s=0.01), 1)
+            with environment.Watch(interval_s=0.001) as watch:
+                pass
+            self.assertIsNone(watch.summary()["others_cores"])
+            self.assertIsNone(watch.summary()["pressure_percent"])
 
     def waited(self, busy: list[float], patience_s: float) -> float:
         """Seconds waited for less than 0.5 cores, on a machine that had done this much after each second."""

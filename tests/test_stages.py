@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import os
 import unittest
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,10 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from inference_lab import environment, stages
+from inference_lab import stages
 from inference_lab.benchmark import Measurement
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
-from inference_lab.records import chain, layout, store
+from inference_lab.records import chain, installed, layout, store
 from inference_lab.records.chain import Chain
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.installed import platform_and_packages
@@ -30,6 +29,7 @@ from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
 STEP = measure_step("m1", MEASURE)
 MANIFEST = Path(STEP.receipt)
 TESTS = Path(layout.TESTS_RECEIPT)
+DIGESTS = {"numpy": "d" * 64}
 
 
 def found() -> Measurement:
@@ -56,7 +56,7 @@ class MeasureTest(unittest.TestCase):
         write_tests_receipt()
         self.module = SimpleNamespace(measure=mock.Mock(side_effect=lambda *_: found()))
         self.enterContext(mock.patch.object(stages, "stage_module", return_value=self.module))
-        self.enterContext(mock.patch.object(environment, "check_pins"))
+        self.running = self.enterContext(mock.patch.object(installed, "check_running", return_value=DIGESTS))
         self.load = self.enterContext(mock.patch("inference_lab.records.prediction.load_prediction"))
 
     def measure(self, *, in_pipeline: bool = True) -> str:
@@ -88,6 +88,7 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual((manifest["oracle"], manifest["data_sha256"]), ([], "f" * 64))
         self.assertEqual(manifest["environment"]["load_before"], [0.5])
         self.assertIn("cpu_model", manifest["environment"])
+        self.assertEqual(manifest["environment"]["package_digests"], DIGESTS)
         started, finished = (datetime.fromisoformat(manifest[key]) for key in ("started_at", "finished_at"))
         self.assertLessEqual(started, finished)
         self.assertIsNotNone(started.tzinfo)
@@ -119,11 +120,13 @@ class MeasureTest(unittest.TestCase):
                 self.refused(MeasurementRefused, words)
 
     def test_pins_that_do_not_hold_refuse(self) -> None:
-        """An installed version that is not the pinned one: nothing is measured."""
-        with mock.patch.object(
-            environment, "check_pins", side_effect=MeasurementRefused("numpy 1 installed")
-        ):
-            self.refused(MeasurementRefused, "numpy 1 installed")
+        """What runs is not what is written: nothing is measured; found so at the end, nothing is recorded."""
+        refusal = MeasurementRefused("numpy 1 installed")
+        self.running.side_effect = refusal
+        self.refused(MeasurementRefused, "numpy 1 installed")
+        self.running.assert_called_once_with({"numpy": "2.4.6"})
+        self.running.side_effect = [DIGESTS, refusal]
+        self.refused(MeasurementRefused, "numpy 1 installed", measured=True)
 
     def test_no_prediction_refuses(self) -> None:
         """A prediction that is missing or malformed: nothing is measured in the pipeline."""
@@ -226,9 +229,8 @@ class TestsStageTest(unittest.TestCase):
     """The tests stage."""
 
     def setUp(self) -> None:
-        """A small checkout; the stage may set thread variables of its own process."""
+        """A small checkout."""
         checkout.enter(self)
-        self.enterContext(mock.patch.dict(os.environ))
 
     def run_tests(self, outcome: Any) -> str:
         """The tests stage when the unit tests return or raise this."""
@@ -241,10 +243,18 @@ class TestsStageTest(unittest.TestCase):
         self.assertEqual(said, "1 unit tests passed: results/tests.json")
         receipt = chain.read_receipt(TESTS)
         self.assertEqual(receipt["tests"], {"a.B.test_c": "passed"})
+        self.assertEqual(receipt["environment"]["package_digests"], {})
         self.assertEqual(receipt["environment"]["thread_variables"]["OMP_NUM_THREADS"], "1")
-        self.assertEqual(os.environ["OMP_NUM_THREADS"], "1")
         self.assertEqual(Chain(checkout.CONFIG).why(layout.tests_step()), [])
         self.assertEqual(stages.check_tests(), sha256_file(TESTS))
+
+    def test_other_code_is_not_tested(self) -> None:
+        """Where what runs is not what is written, no test runs, and the receipt that stood there stands."""
+        write_tests_receipt()
+        other = mock.patch.object(installed, "check_running", side_effect=MeasurementRefused("runs from /x"))
+        with other, self.assertRaisesRegex(MeasurementRefused, "runs from /x"):
+            self.run_tests(ZeroDivisionError)
+        self.assertTrue(TESTS.exists())
 
     def test_no_evidence_leaves_none(self) -> None:
         """Failing tests, and a source or test that changes while they run, leave no receipt behind."""

@@ -2,12 +2,15 @@
 
 import contextlib
 import io
+import os
+import subprocess
 import sys
 import unittest
 from pathlib import Path
 from unittest import mock
 
-from inference_lab.testing import TestsFailed, run_unit_tests
+from inference_lab import testing
+from inference_lab.testing import TestsFailed
 from tests import checkout
 
 PASSING = """
@@ -23,6 +26,18 @@ class Example(unittest.TestCase):
 
     @unittest.skip("no such machine here")
     def test_three(self): ...
+"""
+SEES = """
+import os
+import sys
+import unittest
+
+class Example(unittest.TestCase):
+    def test_one(self):
+        self.assertNotIn("INFERENCE_LAB_SUBJECT", os.environ)
+        self.assertIsNone(sys.pycache_prefix)
+        self.assertNotIn("/nowhere", sys.path)
+        self.assertEqual(os.environ["OPENBLAS_NUM_THREADS"], "1")
 """
 
 
@@ -41,7 +56,7 @@ class RunUnitTestsTest(unittest.TestCase):
         for name, text in files.items():
             Path(f"tests/{name}.py").write_text(text)
         with contextlib.redirect_stderr(io.StringIO()):
-            return run_unit_tests("tests")
+            return testing.outcomes()
 
     def test_every_test_has_its_outcome(self) -> None:
         """Each test id stands with passed, or skipped and why, sorted; nothing else is in the evidence."""
@@ -78,7 +93,34 @@ class RunUnitTestsTest(unittest.TestCase):
                     self.outcomes(**{name: text})
                 Path(f"tests/{name}.py").unlink()
         with self.assertRaisesRegex(TestsFailed, "nowhere/: no such folder"):
-            run_unit_tests("nowhere")
+            testing.outcomes("nowhere")
+
+    def test_they_run_in_a_process_of_their_own(self) -> None:
+        """No variable of the shell steers it: not another path, not other bytecode, not a reader's file."""
+        self.assertEqual(self.run_in_a_process(SEES), {"test_made_up.Example.test_one": "passed"})
+        with self.assertRaisesRegex(TestsFailed, "1 of 1 unit tests failed, first .*test_one"):
+            self.run_in_a_process(
+                "import unittest\nclass E(unittest.TestCase):\n def test_one(self): 1 / 0\n"
+            )
+        with self.assertRaisesRegex(TestsFailed, "process ended with status -9 before it was done"):
+            self.run_in_a_process("import os\nos.kill(os.getpid(), 9)\n")
+
+    def test_a_module_that_hides_the_library_is_refused(self) -> None:
+        """A test folder's colorsys.py that the tests got instead of the standard library's is named."""
+        Path("tests/colorsys.py").write_text("")
+        with self.assertRaisesRegex(TestsFailed, r"module colorsys was taken from /.*/tests/colorsys\.py"):
+            self.run_in_a_process(f"import colorsys\n{PASSING}")
+
+    def run_in_a_process(self, text: str) -> dict[str, str]:
+        """The outcomes of one test file in a process of its own, whose words go nowhere."""
+        Path("tests/test_made_up.py").write_text(text)
+        shell = {"PYTHONPATH": "/nowhere", "PYTHONPYCACHEPREFIX": "/nowhere", testing.SUBJECT: "mine.py"}
+        start = testing.subprocess.run
+        quiet = mock.patch.object(
+            testing.subprocess, "run", lambda *words, **more: start(*words, **more, stderr=subprocess.DEVNULL)
+        )
+        with mock.patch.dict(os.environ, shell), quiet:
+            return testing.run_unit_tests()
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from inference_lab import environment
 from inference_lab.errors import LabError, MeasurementRefused
+from inference_lab.records import installed
 from inference_lab.records.locks import die_with_parent
 from inference_lab.records.raw import Sample, write_samples
 from inference_lab.records.record import Measurement
@@ -165,9 +166,10 @@ def run_child(bind: Callable[[Mapping[str, Any]], Bench]) -> int:
         section = task["section"]
         threads = section["blas_threads"]
         blas = environment.check_blas_threads(threads)
+        installed.check_loaded()
         bench = bind(section)
         oracle = bench.check() if task["check"] else []
-        ready = {"blas": blas, "thread_variables": environment.thread_variables()}
+        ready = {"blas": blas, "thread_variables": installed.thread_variables()}
         _say(ready={**ready, "oracle": oracle, "data_sha256": bench.data_sha256, "facts": bench.facts})
         samples = time_calls(
             bench,
@@ -178,6 +180,7 @@ def run_child(bind: Callable[[Mapping[str, Any]], Bench]) -> int:
             blas_threads=threads,
             progress=lambda round_: _say(round=round_),
         )
+        installed.check_loaded()
         _say(samples=[astuple(sample) for sample in samples])
     except LabError as error:
         _say(refused=str(error))

@@ -261,9 +261,10 @@ def _vllm_trace(args: argparse.Namespace) -> str:
 
 
 def _verify(args: argparse.Namespace) -> str:
-    from inference_lab import loads, verification
+    from inference_lab import loads, stages, verification
     from inference_lab.records.config import load_config
 
+    stages.check_code()
     config = args.config or load_config()
     if args.receipt:
         return verification.verify_stage(config, args.receipt)

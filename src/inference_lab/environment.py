@@ -1,20 +1,19 @@
-"""What this machine is, what else it did while we measured, and whether it is what the pins say.
+"""What a measuring process runs under, and what else the machine did while we measured.
 
-Answers: under what was this number obtained, and may it be obtained here at all? Judges nothing: bounds
-stand in the config and are applied when the record is summarised.
+Answers: what may change a number besides what is measured? What the machine is and whether the pins hold is
+told by `records.installed`, which changes none. Judges nothing: bounds stand in the config and are applied
+when the record is summarised.
 """
 
 import os
-import platform
 import statistics
 import threading
 import time
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.records.installed import interpreter, versions
+from inference_lab.records.installed import kernel_says as _read
 
 THREAD_VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -31,9 +30,26 @@ _ROUNDING = 1.1  # times all cores: as much as ticks and the moment of a look ma
 _READ_AGAIN = 5
 
 
+# Where the interpreter and its packages are. Any other PYTHON... variable changes what runs, or how fast.
+_KEPT = ("PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE")
+
+
+def of_child() -> dict[str, str]:
+    """The environment of every Python process of ours: it imports what this one does, and nothing else.
+
+    Its package is this one, its working directory holds no modules, its bytecode lies beside its sources. Of
+    PYTHONPATH it has the folders in which packages are installed.
+    """
+    package = Path(__file__).resolve().parents[1]
+    named = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    folders = [package, *(folder for folder in named if next(folder.glob("*.dist-info"), None))]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") or k in _KEPT}
+    return {**kept, "PYTHONPATH": os.pathsep.join(map(str, folders)), "PYTHONSAFEPATH": "1"}
+
+
 def with_threads(threads: int) -> dict[str, str]:
-    """The environment for a process whose BLAS has `threads` threads from its first moment on."""
-    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+    """The environment of a process of ours whose BLAS has `threads` threads from its first moment on."""
+    return {**of_child(), **dict.fromkeys(THREAD_VARIABLES, str(threads))}
 
 
 def check_thread_variables(threads: int) -> None:
@@ -72,49 +88,6 @@ def check_blas_threads(threads: int) -> dict[str, Any]:
         "core": blas.get("architecture"),
         "threads": blas["num_threads"],
     }
-
-
-def check_pins(pins: Mapping[str, str]) -> None:
-    """Raises MeasurementRefused when an installed version is not the pinned one."""
-    for name, installed in versions(pins).items():
-        if installed != pins[name]:
-            raise MeasurementRefused(
-                f"{name} {installed or 'is not'} installed, pyproject.toml pins {pins[name]}; run uv sync"
-            )
-
-
-def machine(packages: Iterable[str]) -> dict[str, Any]:
-    """What this machine is: processor, cores, kernel, governor, Python, package versions, variables."""
-    return {
-        **interpreter(),
-        "cpu_model": _cpu_model(),
-        "cores": os.cpu_count(),
-        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "kernel": f"{platform.system()} {platform.release()}",
-        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-        "packages": versions(packages),
-        "thread_variables": thread_variables(),
-    }
-
-
-def thread_variables() -> dict[str, str]:
-    """The variables of this process that steer BLAS, OpenMP and NumPy, sorted by name."""
-    watched = ("OPENBLAS_", "OMP_", "MKL_", "BLIS_", "NPY_", "GOTO_", "VECLIB_", "NUMEXPR_")
-    return {name: value for name, value in sorted(os.environ.items()) if name.startswith(watched)}
-
-
-def _cpu_model() -> str:
-    for line in (_read("/proc/cpuinfo") or "").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:  # this kernel does not show it
-        return None
 
 
 class Watch:

@@ -4,7 +4,6 @@ Joins records to experiments, analysis and figures. Each module of those is impo
 so that measuring meets no pandas and a plan meets nothing.
 """
 
-import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,13 +15,13 @@ from typing import Any
 
 from inference_lab import environment
 from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
-from inference_lab.records import chain, layout, locks, store
+from inference_lab.records import chain, installed, layout, locks, store
 from inference_lab.records.chain import Chain
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
 from inference_lab.records.layout import Step
 from inference_lab.records.record import Calibration, Measurement, Record, View
-from inference_lab.records.sources import Sources
+from inference_lab.records.sources import SOURCE_ROOT, Sources
 
 Progress = Callable[[int, int], None]
 WATCHED_BY_GIT = ("src", "config.yaml", "predictions", "pyproject.toml")
@@ -37,12 +36,12 @@ def stage_module(name: str) -> Any:
 
 def run_tests() -> str:
     """What happened, in words, after the unit tests passed and their receipt was written."""
-    os.environ.update(environment.with_threads(1))
     from inference_lab.testing import run_unit_tests
 
     step = layout.tests_step()
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
+    digests = installed.check_running(pins)
     sources.drop_bytecode(step.sources(sources))
     Path(step.receipt).unlink(missing_ok=True)  # a failure leaves no receipt
     outcomes = run_unit_tests()
@@ -53,6 +52,7 @@ def run_tests() -> str:
         "tests": outcomes,
         "environment": {
             **platform_and_packages(pins),
+            "package_digests": digests,
             "thread_variables": dict.fromkeys(environment.THREAD_VARIABLES, "1"),
         },
     }
@@ -116,8 +116,8 @@ def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, An
     """What a manifest says of a measurement that may begin; refuses as `measure` says. Of tests, nothing."""
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
+    installed.check_running(pins)
     sources.drop_bytecode(step.sources(sources))
-    environment.check_pins(pins)
     store.check_writable(manifest_path.parent)
     return {
         "schema": chain.SCHEMA,
@@ -135,6 +135,7 @@ def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, An
 
 def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, Any]:
     """The manifest of a measurement that is over, without its outputs. Refuses when a source changed."""
+    digests = installed.check_running(begun["pins"])
     if step.inputs(Sources()) != begun["inputs"]:
         raise MeasurementRefused(f"{step.name}: a source changed while it ran; nothing was recorded")
     return {
@@ -143,7 +144,11 @@ def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, A
         "clock": "perf_counter_ns",
         "validity": {"valid": True, "reasons": []},
         **found.facts,
-        "environment": {**environment.machine(begun["pins"]), **found.environment},
+        "environment": {
+            **installed.machine(begun["pins"]),
+            "package_digests": digests,
+            **found.environment,
+        },
         "finished_at": _now(),
     }
 
@@ -228,10 +233,24 @@ def read_record(experiment: str, judge: Mapping[str, Any]) -> Record:
     return replace(record, calibration=Calibration(words, read_summary(at / "summary.csv")))
 
 
+def check_code() -> None:
+    """Raises MeasurementRefused unless the whole package, and all that it imports, runs as it stands here."""
+    sources = Sources()
+    whole = [path for path in layout.tested_files(Path()) if path.startswith(SOURCE_ROOT)]
+    installed.check_running(sources.pins(whole))
+    sources.drop_bytecode(whole)
+
+
 def texts(step: Step) -> dict[str, str]:
     """`{file: text}` of everything a derived step makes, from what is recorded, without writing it."""
     sources = Sources()
     sources.drop_bytecode(step.sources(sources))
+    made = _texts(step)
+    installed.check_loaded()
+    return made
+
+
+def _texts(step: Step) -> dict[str, str]:
     if step.stage == "summary":
         record = read_record(step.experiment, step.section)
         return {step.makes[0]: stage_module(step.modules[0]).summarise(record, step.section)}
@@ -251,9 +270,9 @@ def texts(step: Step) -> dict[str, str]:
 def derive(step: Step) -> str:
     """What happened, in words, once the files of a derived step and its receipt are in place.
 
-    Raises MeasurementRefused when an installed version is not the one its receipt would name.
+    Raises MeasurementRefused when what runs is not what its receipt would name.
     """
-    environment.check_pins(step.pins(Sources()))
+    installed.check_running(step.pins(Sources()))
     made = store.make(step, lambda: texts(step))
     return f"{' '.join(step.makes)}: {'made' if made else 'holds already'}"
 

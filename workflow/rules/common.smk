@@ -10,6 +10,7 @@ from inference_lab.errors import LabError
 from inference_lab.records import chain as receipts
 from inference_lab.records import config as lab_config
 from inference_lab.records import files as lab_files
+from inference_lab.records import installed as lab_installed
 from inference_lab.records import layout as lab_layout
 from inference_lab.records import locks as lab_locks
 from inference_lab.records import table as lab_table
@@ -22,6 +23,7 @@ def refuse(error):
 
 
 try:
+    lab_installed.check_package()
     lab_config.read_yaml(Path("config.yaml"))  # a key that stands twice
     lab_config.check_config(config)
 except LabError as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+from inference_lab import environment
 from inference_lab.errors import MeasurementRefused
 from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Measurement, csv_text
@@ -94,8 +95,11 @@ class BothSides:
 
 def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> None:
     command = [sys.executable, "-m", load_command.__name__, "--die-with-parent", "--base-url", base_url]
+    variables = environment.of_child()
     processes = [
-        subprocess.Popen([*command, "--output", str(folder), *words], stdout=subprocess.DEVNULL)
+        subprocess.Popen(
+            [*command, "--output", str(folder), *words], stdout=subprocess.DEVNULL, env=variables
+        )
         for folder, words in zip(folders, clients, strict=True)
     ]
     try:

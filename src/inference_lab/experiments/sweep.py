@@ -189,7 +189,9 @@ def _client(base_url: str, folder: Path, load: Load) -> int | None:
     command = [sys.executable, "-m", load_command.__name__, "--die-with-parent", "--base-url", base_url]
     command += ["--output", str(folder), *words(prompt="ids", ignore_eos=True, name=load.name, **asks)]
     try:
-        return subprocess.run(command, stdout=subprocess.DEVNULL, timeout=_LIMIT_S, check=False).returncode
+        return subprocess.run(
+            command, stdout=subprocess.DEVNULL, timeout=_LIMIT_S, check=False, env=environment.of_child()
+        ).returncode
     except subprocess.TimeoutExpired:
         return None
 

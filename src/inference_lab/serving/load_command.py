@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import InputError, LabError
+from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
 from inference_lab.serving.load import PATHS, LoadOptions, LoadResult, load
 from inference_lab.serving.response import Timeouts
@@ -174,6 +175,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:
+        if given is None:  # a process of its own
+            check_loaded()
         result = run(parser.parse_args(given))
         print(words(result), flush=True)
         return result.exit_code

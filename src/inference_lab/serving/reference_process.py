@@ -7,6 +7,7 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+from inference_lab import environment
 from inference_lab.errors import MeasurementRefused
 from inference_lab.serving import serve_reference
 
@@ -21,7 +22,7 @@ def reference_server(arguments: Sequence[str] = ()) -> Generator[str]:
     """
     command = [sys.executable, "-m", serve_reference.__name__, "--port", "0"]
     command += ["--die-with-parent", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment.of_child()) as process:
         try:
             first_line = process.stdout.readline() if process.stdout else b""
             if not first_line:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from inference_lab.errors import LabError
+from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
 from inference_lab.serving.event_loop import run_in_event_loop
 from inference_lab.serving.reference_server import ReferenceServer
@@ -65,6 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:
+        check_loaded()
         return run(parser.parse_args())
     except LabError as error:
         print(error, file=sys.stderr)

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
+from inference_lab.environment import of_child
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.serving import guard
 
@@ -67,7 +68,7 @@ def guarded(
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
-            env=env,
+            env=of_child() if env is None else env,
             # Ctrl-C is for the measuring process, which ends its server itself. No session of its own: Linux
             # weighs sessions against each other, and a server's niceness would mean nothing to its client.
             process_group=0,
