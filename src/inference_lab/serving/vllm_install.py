@@ -1,29 +1,31 @@
 """The environment that vLLM runs in: made by pip in a folder of its own, known by versions and a digest.
 
-Answers: is the vLLM that would be measured the pinned one, whole and unchanged? Imports nothing of it.
+Answers: is all that the measured vLLM imports the pinned one, whole and unchanged? Imports nothing of it.
 """
 
 import csv
-import hashlib
+import functools
 import os
-import re
 import subprocess
 import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.records import locks
-from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.sources import normal
+from inference_lab.records.files import read_json, sha256_value, write_json
+from inference_lab.records.installed import check_files, listed
+from inference_lab.records.sources import Sources, normal, requirements
 
 DECLARED = Path("workflow/envs/vllm")
 VARIABLE = "INFERENCE_LAB_VLLM"
 _MARKER = "inference-lab.json"
 _WAY_OUT = "run `inference-lab vllm install`"
-_PIN = re.compile(r"([\w.-]+)==(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def default_folder() -> Path:
     if named := os.environ.get(VARIABLE):
         return Path(named)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "inference-lab" / f"vllm-{sha256_file(declared('requirements.txt'))[:8]}"
+    return cache / "inference-lab" / f"vllm-{Sources().pin_file(str(declared('requirements.txt')))[:8]}"
 
 
 def declared(name: str) -> Path:
@@ -54,15 +56,7 @@ def declared(name: str) -> Path:
 
 def pins() -> dict[str, str]:
     """`{distribution: version}` of requirements.txt. Raises ConfigError for a line that pins no version."""
-    path = declared("requirements.txt")
-    found: dict[str, str] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line := line.partition("#")[0].strip():
-            match = _PIN.fullmatch(line)
-            if match is None:
-                raise ConfigError(f"{path.name}: {line!r} pins no exact version; write name==version")
-            found[normal(match[1])] = match[2]
-    return found
+    return {name: version for name, (version, _) in requirements(declared("requirements.txt")).items()}
 
 
 def find_environment(folder: Path | None = None) -> VllmEnvironment:
@@ -87,7 +81,7 @@ def find_environment(folder: Path | None = None) -> VllmEnvironment:
         raise MeasurementRefused(f"{folder}: vLLM {release or 'is not'} installed, not {_release(wanted)}")
     digest = _digest(site)
     if made_here and read_json(marker)["digest"] != digest:
-        raise MeasurementRefused(f"{folder}: vLLM was changed after it was installed; {_WAY_OUT}")
+        raise MeasurementRefused(f"{folder}: its packages are not those that were installed; {_WAY_OUT}")
     facts = {
         "vllm": release,
         "torch": installed.get("torch"),
@@ -122,7 +116,6 @@ def _install(folder: Path, python: str, lock: int) -> str:
         except MeasurementRefused as found:
             print(f"{found}: mending it", file=sys.stderr, flush=True)
             (folder / _MARKER).unlink()
-    requirements = declared("requirements.txt")
     _run(lock, [python, "-m", "venv", str(folder)], "the virtual environment cannot be made")
     pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
     site = _site(folder)
@@ -132,15 +125,32 @@ def _install(folder: Path, python: str, lock: int) -> str:
         )
     torn = _torn(site)
     if torn:  # pip takes what a killed pip began for installed
-        known = pins()
-        again = [f"{name}=={known[name]}" for name in torn if name in known]
-        _run(lock, [*pip, "--force-reinstall", *again], "pip cannot repair what an interrupted run left")
-    _run(lock, [*pip, "-r", str(requirements)], "pip cannot install the pinned vLLM environment")
+        pip_again = [*pip, "--force-reinstall"]
+        _install_pins(lock, pip_again, folder, torn, "pip cannot repair what an interrupted run left")
+    _install_pins(lock, pip, folder, pins(), "pip cannot install the pinned vLLM environment")
     wrong = [f"{name} is not whole" for name in _torn(site)] or _differences(_installed(site), pins())
     if wrong:
         raise MeasurementRefused(f"{folder}: {wrong[0]} after pip ended well; remove the folder and repeat")
-    write_json(folder / _MARKER, {"digest": _digest(site), "requirements": sha256_file(requirements)})
+    _digest.cache_clear()
+    write_json(folder / _MARKER, {"digest": _digest(site)})
     return f"vLLM environment made: {described(find_environment(folder))}"
+
+
+def _install_pins(lock: int, pip: list[str], folder: Path, names: Iterable[str], failed: str) -> None:
+    """Install these pins: by pip's hash-checking mode those with a hash, then those that have none."""
+    known = requirements(declared("requirements.txt"))
+    wanted = {name: known[name] for name in names if name in known}
+    lines = [
+        " ".join([f"{name}=={version}", *(f"--hash=sha256:{each}" for each in hashes)])
+        for name, (version, hashes) in wanted.items()
+        if hashes
+    ]
+    if lines:
+        file = folder / "hashed.txt"
+        file.write_text("\n".join(lines), encoding="utf-8")
+        _run(lock, [*pip, "--require-hashes", "-r", str(file)], failed)
+    if bare := [f"{name}=={version}" for name, (version, hashes) in wanted.items() if not hashes]:
+        _run(lock, [*pip, *bare], failed)
 
 
 def described(environment: VllmEnvironment) -> str:
@@ -151,10 +161,15 @@ def described(environment: VllmEnvironment) -> str:
     return f"{environment.folder}: {said}{'' if facts['pinned'] else ', not the pinned packages'}"
 
 
+def variables() -> dict[str, str]:
+    """The variables of a process of the vLLM environment: what steers another Python is left out."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "VIRTUAL_ENV"}
+    return {**kept, "PYTHONSAFEPATH": "1"}  # no module from where it happens to be started
+
+
 def _run(lock: int, command: list[str], failed: str) -> None:
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     try:
-        run = subprocess.run(command, env=env, stdout=sys.stderr, pass_fds=(lock,), check=False)
+        run = subprocess.run(command, env=variables(), stdout=sys.stderr, pass_fds=(lock,), check=False)
     except OSError as error:
         raise MeasurementRefused(f"{failed}: {command[0]}: {error.strerror}; name another --python") from None
     if run.returncode:
@@ -204,10 +219,15 @@ def _is_whole(site: Path, record: Path) -> bool:
     )
 
 
+@functools.cache  # it reads some gigabytes; once a process is enough
 def _digest(site: Path) -> str:
-    """sha256 over the Python and compiled files of the vllm package: paths and contents."""
-    total = hashlib.sha256()
-    for path in sorted((site / "vllm").rglob("*")):
-        if path.suffix in (".py", ".so"):
-            total.update(f"{path.relative_to(site).as_posix()} {sha256_file(path)}\n".encode())
-    return total.hexdigest()
+    """sha256 over the files of every package. Refuses one that its RECORD does not know, or not like this."""
+    packages = list(metadata.distributions(path=[str(site)]))
+    known = {path for package in packages for _, path, _ in listed(package)}
+    for folder, _, names in os.walk(os.path.realpath(site)):
+        for name in names:
+            if name.endswith((".py", ".so", ".pth")) and f"{folder}/{name}" not in known:
+                raise MeasurementRefused(f"{folder}/{name}: no installed package lists it; remove it")
+    with ThreadPoolExecutor() as pool:
+        digests = pool.map(check_files, packages, repeat(_WAY_OUT))
+        return sha256_value({normal(p.name): digest for p, digest in zip(packages, digests, strict=True)})

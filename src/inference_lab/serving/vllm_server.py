@@ -23,7 +23,7 @@ from inference_lab.serving.server_process import (
     refuse_unknown,
     root,
 )
-from inference_lab.serving.vllm_install import VllmEnvironment, declared, find_environment
+from inference_lab.serving.vllm_install import VllmEnvironment, declared, find_environment, variables
 
 MODEL_NAME = "model"
 READY_S = 240.0
@@ -124,8 +124,8 @@ def _arguments(settings: Mapping[str, Any]) -> list[str]:
 def _variables(environment: VllmEnvironment) -> dict[str, str]:
     """The server's environment: offline, silent, one thread of arithmetic, its log on the monotonic clock."""
     logging = declared("logging.json")
-    dropped = ("VLLM_", "VIRTUAL_ENV", "PYTHONHOME")  # a user's VLLM_ variable would change what is measured
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    # A user's VLLM_ variable would change what is measured.
+    kept = {name: value for name, value in variables().items() if not name.startswith("VLLM_")}
     return kept | {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -163,7 +163,7 @@ def written_model(environment: VllmEnvironment, shape: dict[str, Any]) -> Path:
         shutil.rmtree(half, ignore_errors=True)
         half.mkdir(parents=True)
         command = [str(environment.python), str(script), str(half), json.dumps(whole)]
-        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""}
+        offline = {**variables(), "HF_HUB_OFFLINE": "1"}
         ended = run(command, env=offline, capture_output=True, text=True, check=False)
         if ended.returncode:
             last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
