@@ -98,6 +98,7 @@ class TestTls(TransportCase):
                 (session,) = self.info()["sessions"]
                 self.assertEqual(session["tls"]["certificate_checked"], is_checked)
                 self.assertEqual(session["clock"]["stamps"], "user")
+                self.assertEqual(session["clock"]["asked"], "kernel")
                 self.assertEqual((session["connections"], session["resent_requests"]), (1, 0))
                 self.assertEqual("nobody checked" in self.said, not is_checked)
             shutil.rmtree(self.output)
