@@ -64,7 +64,7 @@ def record(requests: Sequence[RequestRecord], *sessions: Mapping[str, Any], **pa
         "kind": "serving",
         "experiment": "p2",
         "conditions": {"by": "p2", "vary": {}},
-        "environment": parts.pop("environment", {"others_cores": {"median": 0.01, "max": 0.1}}),
+        "environment": parts.pop("environment", {"others_used_cores": {"median": 0.01, "max": 0.1}}),
         "sessions": list(sessions) or [session()],
         "validity": {"valid": True, "reasons": []},
     }

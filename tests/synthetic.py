@@ -256,7 +256,7 @@ def manifest_of(
             "governor": None,
             "load_before": [0.1, 0.2, 0.3],
             "load_after": [1.0, 0.5, 0.4],
-            "others_cores": {"median": 0.01, "max": 0.05},
+            "others_used_cores": {"median": 0.01, "max": 0.05},
             "steal_cores": {"median": 0.0, "max": 0.0},
             "pressure_percent": {"median": 0.0, "max": 0.01},
             "python": "3.11.9",

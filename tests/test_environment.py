@@ -144,7 +144,7 @@ class WatchTest(unittest.TestCase):
         """Busy time of all cores minus our own, in cores; the median and the largest second are kept."""
         looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.6, 105)]
         found = self.watched(looks, own_s=[10, 11, 12, 13])
-        self.assertEqual(found["others_cores"], {"median": 0.5, "max": 1.4})
+        self.assertEqual(found["others_used_cores"], {"median": 0.5, "max": 1.4})
         self.assertEqual(found["steal_cores"], {"median": 0.0, "max": 0.0})
 
     def test_the_living_child_is_us(self) -> None:
@@ -154,8 +154,10 @@ class WatchTest(unittest.TestCase):
             return {"/proc/stat": stat_line(busy, 0), "/proc/77/stat": process_stat(child_s)}
 
         looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
-        self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cores"]["median"], 0.25)
-        self.assertEqual(self.watched(looks, own_s=[10, 10, 10])["others_cores"]["median"], 1.25)
+        self.assertEqual(
+            self.watched(looks, own_s=[10, 10, 10], child=77)["others_used_cores"]["median"], 0.25
+        )
+        self.assertEqual(self.watched(looks, own_s=[10, 10, 10])["others_used_cores"]["median"], 1.25)
 
     def test_children_of_the_child_are_us(self) -> None:
         """A process that the measuring child keeps alive, such as its own neighbour, is not others' work."""
@@ -171,20 +173,22 @@ class WatchTest(unittest.TestCase):
             }
 
         looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
-        self.assertEqual(self.watched(looks, own_s=[10, 10, 10], child=77)["others_cores"]["median"], 0.25)
+        self.assertEqual(
+            self.watched(looks, own_s=[10, 10, 10], child=77)["others_used_cores"]["median"], 0.25
+        )
 
     def test_what_cannot_be_is_not_known(self) -> None:
         """Time of our own that vanishes, or more than all cores, is no number: such a look is counted."""
         looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.5, 104.0, 109.0)]
         found = self.watched(looks, own_s=[80, 81, 1, 2, 2])
-        self.assertEqual(found["others_cores"], {"median": 0.5, "max": 0.5})
+        self.assertEqual(found["others_used_cores"], {"median": 0.5, "max": 0.5})
         self.assertEqual((found["unknown_looks"], found["watched_s"]), (2, 0.004))
 
     def test_ticks_are_no_contradiction(self) -> None:
         """A little more than all cores, or less than nothing, comes of counting in ticks: it is bounded."""
         looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 104.02, 105)]
         found = self.watched(looks, own_s=[10, 10, 11.01])
-        self.assertEqual(found["others_cores"], {"median": 2.0, "max": 4})
+        self.assertEqual(found["others_used_cores"], {"median": 2.0, "max": 4})
         self.assertEqual(found["unknown_looks"], 0)
 
     def test_a_child_of_another_thread_is_us(self) -> None:
@@ -238,7 +242,7 @@ class QuietTest(unittest.TestCase):
             self.assertLess(environment.wait_until_quiet(0.1, patience_s=0.01), 1)
             with environment.Watch(interval_s=0.001) as watch:
                 pass
-            self.assertIsNone(watch.summary()["others_cores"])
+            self.assertIsNone(watch.summary()["others_used_cores"])
             self.assertIsNone(watch.summary()["pressure_percent"])
 
     def waited(self, busy: list[float], patience_s: float) -> float:

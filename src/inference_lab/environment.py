@@ -122,7 +122,7 @@ class Watch:
         return {
             "load_before": self._load_before,
             "load_after": list(os.getloadavg()),
-            "others_cores": _median_and_max(self._others),
+            "others_used_cores": _median_and_max(self._others),
             "unknown_looks": self._looks - len(self._others),
             "steal_cores": _median_and_max(self._steal),
             "pressure_percent": _median_and_max(self._pressure),

@@ -41,7 +41,7 @@ def selfcheck_record(
     )
     cores = [0.9 if run in busy else 0.01 for run in range(runs)]
     conditions = {**made.manifest["conditions"], "processes": PROCESSES, "runs": runs}
-    seen = [{"others_cores": {"median": used, "max": used}} for used in cores]
+    seen = [{"others_used_cores": {"median": used, "max": used}} for used in cores]
     return replace(made, manifest={**made.manifest, "conditions": conditions, "runs": seen})
 
 

@@ -99,7 +99,8 @@ class Pages(unittest.TestCase):
             return 1.3 if call.kind == "replica" and call.value == 4 else 1.0
 
         record = timing_record(
-            machine=together(machine, steady(0.01), heavy_tail(0.02, 6)), environment={"others_cores": None}
+            machine=together(machine, steady(0.01), heavy_tail(0.02, 6)),
+            environment={"others_used_cores": None},
         )
         _, page = pages(self.predicted(view_of(record)), self.file)
         anomalies = page[page.index("## Anomalies") : page.index("## Verdict")]

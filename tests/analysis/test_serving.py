@@ -8,8 +8,8 @@ from inference_lab.analysis.serving import as_table, summarise
 from inference_lab.records.record import Calibration, Record
 from tests.loads import MS, record, request, session, step
 
-QUIET = {"others_cores": {"median": 0.01, "max": 0.1}}
-BUSY = {"others_cores": {"median": 0.9, "max": 1.5}}
+QUIET = {"others_used_cores": {"median": 0.01, "max": 0.1}}
+BUSY = {"others_used_cores": {"median": 0.9, "max": 1.5}}
 
 
 def rows_of(found: Record, **judge: Any) -> list[dict[str, str]]:

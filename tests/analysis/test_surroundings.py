@@ -16,7 +16,7 @@ class EnvironmentTest(unittest.TestCase):
             "steal": {"median": 0.0, "max": 0.1},
         }
         found = environment_of({"environment": older})
-        self.assertEqual(found["others_cores"], {"median": 0.1, "max": UNBOUNDED})
+        self.assertEqual(found["others_used_cores"], {"median": 0.1, "max": UNBOUNDED})
         self.assertEqual(found["steal_cores"], {"median": 0.0, "max": 0.1})
         self.assertNotIn("others_cpu", found)
 
@@ -24,9 +24,10 @@ class EnvironmentTest(unittest.TestCase):
         """What can be stands as it was recorded; nothing recorded is nothing told."""
         for others in ({"median": 0.1, "max": 1.9}, None):
             self.assertEqual(
-                environment_of({"environment": {"cores": 2, "others_cpu": others}})["others_cores"], others
+                environment_of({"environment": {"cores": 2, "others_cpu": others}})["others_used_cores"],
+                others,
             )
-        today = {"cores": 2, "others_cores": {"median": 0.1, "max": 2}, "unknown_looks": 3}
+        today = {"cores": 2, "others_used_cores": {"median": 0.1, "max": 2}, "unknown_looks": 3}
         self.assertEqual(environment_of({"environment": today}), today)
         self.assertEqual(environment_of({}), {})
 

@@ -172,7 +172,9 @@ class Flags(unittest.TestCase):
 
     def test_others_on_the_cores(self) -> None:
         """Two threads and a spinner on the other core: invalid throughout (OpenBLAS#731)."""
-        record = timing_record(blas_threads=2, environment={"others_cores": {"median": 0.98, "max": 1.0}})
+        record = timing_record(
+            blas_threads=2, environment={"others_used_cores": {"median": 0.98, "max": 1.0}}
+        )
         self.assert_flagged(record, "busy", "0.98 cores", "quiet machine")
         self.assertEqual(table(record, max_others_cpu=2)[0]["flags"], "")
 

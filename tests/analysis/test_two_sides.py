@@ -76,6 +76,8 @@ class ClientTest(unittest.TestCase):
                 request(0, end=end)
         with self.assertRaisesRegex(RecordError, "must end no earlier"):
             request(0, tokens=(), status="timeout", finish_ns=1)
+        with self.assertRaisesRegex(RecordError, "schedule, arrival, admission and sending must follow"):
+            request(0, scheduled_ns=1)
         request(0, end=0)
 
 

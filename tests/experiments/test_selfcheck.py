@@ -140,7 +140,7 @@ class MeasureTest(unittest.TestCase):
                 {"raw.csv": f"head\nrow {first_process}\n", "controls.csv": "head\n"},
                 {"raw.csv": 1, "controls.csv": 0},
                 {"oracle": [], "data_sha256": "same", "processes": [{"of": first_process}]},
-                {"blas": {"threads": 1}, "thread_variables": {}, "others_cores": first_process},
+                {"blas": {"threads": 1}, "thread_variables": {}, "others_used_cores": first_process},
             )
 
         with mock.patch("inference_lab.benchmark.measure", one):
@@ -150,7 +150,7 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual(told, [(6, 18), (12, 18), (18, 18)])
         self.assertEqual(found.files, {"raw.csv": "head\nrow 0\nrow 3\nrow 6\n", "controls.csv": "head\n"})
         self.assertEqual(found.rows, {"raw.csv": 3, "controls.csv": 0})
-        self.assertEqual(found.facts["runs"], [{"others_cores": number} for number in (0, 3, 6)])
+        self.assertEqual(found.facts["runs"], [{"others_used_cores": number} for number in (0, 3, 6)])
         self.assertEqual(found.facts["processes"], [{"of": number} for number in (0, 3, 6)])
         self.assertEqual(found.environment, {"blas": {"threads": 1}, "thread_variables": {}})
 

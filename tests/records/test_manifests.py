@@ -10,7 +10,7 @@ from inference_lab.analysis.surroundings import UNBOUNDED, environment_of
 from inference_lab.records.chain import read_receipt
 from tests.checkout import ROOT
 
-_UNITS = {"others_cores", "steal_cores"}  # what no machine can have more of than cores
+_UNITS = {"others_used_cores", "steal_cores"}  # what no machine can have more of than cores
 
 
 def environments(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -41,7 +41,7 @@ class ManifestsTest(unittest.TestCase):
                         if seen["max"] == UNBOUNDED:
                             # Of vLLM's first records alone: what is recorded now has no such key.
                             self.assertIn("others_cpu", said)
-                            self.assertNotIn("others_cores", said)
+                            self.assertNotIn("others_used_cores", said)
                             self.assertEqual(manifest["servers"][0]["facts"]["kind"], "vllm")
                             self.assertTrue(0 <= seen["median"] <= found["cores"])
                             continue

@@ -80,7 +80,7 @@ class BusyCoresTest(unittest.TestCase):
                     print(f"\n{time}: refused: {refused}", file=sys.stderr)
                     continue
                 flags = self.flags(found, SECTION)
-                print(f"\n{time}: others {found.environment['others_cores']}", file=sys.stderr)
+                print(f"\n{time}: others {found.environment['others_used_cores']}", file=sys.stderr)
                 self.assertTrue(all(codes & {"busy", "threads"} for codes in flags.values()), flags)
 
     def start_somebody_elses(self, core: int) -> None:

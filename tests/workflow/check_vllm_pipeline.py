@@ -62,7 +62,7 @@ def put(name: str, section: Mapping[str, Any], found: Measurement) -> None:
         "started_at": "2026-12-01T10:00:00+00:00",
         "finished_at": "2026-12-01T10:01:00+00:00",
         **found.facts,
-        "environment": {**found.environment, "others_cores": {"median": 0.0, "max": 0.0}},
+        "environment": {**found.environment, "others_used_cores": {"median": 0.0, "max": 0.0}},
     }
     store.replace_record(Path("results", name, "manifest.json"), found.files, found.rows, manifest)
 

@@ -90,7 +90,7 @@ def of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
                 f"{found['path']} differs from its oracle by {found['max_abs_error']:.3g} (allowed"
                 f" {found['tolerance']:.3g}); mend the path, then measure again",
             )
-    others = environment_of(record.manifest).get("others_cores")
+    others = environment_of(record.manifest).get("others_used_cores")
     if others is None:
         yield Flag("", "load of others not assessed: the record does not hold it")
     elif others["median"] > bounds["max_others_cpu"]:

@@ -124,7 +124,7 @@ SLIP = TimeMetric(
     *("slip", "ms", "arrival - scheduled", ("scheduled_ns", "arrival_ns"), "closed loop"), open_loop=True
 )
 CLIENT_LAG = TimeMetric(
-    *("client_lag", "ms", "longest wait of received bytes for the client's read", ("max_read_lag_ns",)),
+    *("client_lag", "ms", "longest wait of a read's last bytes for the client", ("max_read_lag_ns",)),
     *("user stamps", _lag),
 )
 TIMES = (

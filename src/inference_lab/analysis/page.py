@@ -27,7 +27,7 @@ _STAMPS = (  # of a load whose server wrote down its own times
 OUTLIER = 3  # a sample this many times its cell's P50 is named
 _MACHINE = ("cpu_model", "cores", "affinity", "kernel", "governor", "python", "blas", "thread_variables")
 _WATCHED = (
-    *("others_cores", "unknown_looks", "steal_cores", "pressure_percent", "mhz"),
+    *("others_used_cores", "unknown_looks", "steal_cores", "pressure_percent", "mhz"),
     *("load_before", "load_after", "waited_for_quiet_s"),
 )
 

@@ -37,7 +37,7 @@ _SHOWN = (  # metric, column, what it is called in a table
     ("kv_cache_tokens", "value", "KV cache said, tokens"),
     ("kv_capacity_tokens", "value", "KV cache by formula, tokens"),
 )
-_MACHINE = ("cpu_model", "cores", "kernel", "python", "others_cores", "unknown_looks", "steal_cores",
+_MACHINE = ("cpu_model", "cores", "kernel", "python", "others_used_cores", "unknown_looks", "steal_cores",
             "waited_for_quiet_s")  # fmt: skip
 _SERVER = ("kind", "version", "arguments", "kv_cache_tokens", "block_size", "clock")
 

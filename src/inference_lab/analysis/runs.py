@@ -3,6 +3,7 @@
 Answers: who belongs to which run, where is its steady window? Times are integer ns of one clock.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,7 +71,7 @@ def runs_of(record: Record, *, steady: bool) -> list[Run]:
     """Every run of a record in the order of its sessions; measured in their steady windows, or whole.
 
     A run that only warmed a server up is recorded and measured nowhere. Raises RecordError for a request
-    that no session of the manifest made.
+    that no session of the manifest made, or that lies outside of the time of those that did.
     """
     sessions: dict[str, list[Mapping[str, Any]]] = {}
     for session in record.manifest["sessions"]:
@@ -104,6 +105,13 @@ def _run(
     *,
     steady: bool,
 ) -> Run:
+    start_ns, end_ns = sessions[0].get("start_ns", -math.inf), sessions[-1].get("end_ns", math.inf)
+    for request in attempts:
+        if request.arrival_ns < start_ns or request.finish_ns > end_ns:
+            raise RecordError(
+                f"request {request.request_id} lies outside of its session, {start_ns} to {end_ns} ns; one of"
+                " the two was changed: restore the record, or measure again"
+            )
     last = {request.request_id: request for request in attempts}
     requests = sorted(last.values(), key=lambda request: request.arrival_ns)
     window, note = steady_window(requests, sessions[0].get("concurrency") if steady else None)

@@ -7,18 +7,18 @@ they say of others: what cannot be on so many cores is not known.
 from collections.abc import Mapping
 from typing import Any
 
-_BEFORE = {"others_cpu": "others_cores", "steal": "steal_cores", "pressure": "pressure_percent"}
+_BEFORE = {"others_cpu": "others_used_cores", "steal": "steal_cores", "pressure": "pressure_percent"}
 UNBOUNDED = "not known: recorded before it was bounded"
 
 
 def environment_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """The environment of a manifest under today's names, which tell the unit.
 
-    `max` of `others_cores` is UNBOUNDED in a record of before that says more than there were cores.
+    `max` of `others_used_cores` is UNBOUNDED in a record of before that says more than there were cores.
     """
     said: Mapping[str, Any] = manifest.get("environment", {})
     found = {_BEFORE.get(name, name): value for name, value in said.items()}
     others = said.get("others_cpu")
     if others is not None and others["max"] > said.get("cores", others["max"]):
-        found["others_cores"] = {**others, "max": UNBOUNDED}
+        found["others_used_cores"] = {**others, "max": UNBOUNDED}
     return found

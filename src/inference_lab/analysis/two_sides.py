@@ -86,7 +86,8 @@ def doubts(
     yield from _late_client(runs, judge.get("max_client_lag_ms", math.inf))
     yield from _coalesced(runs)
     yield from _stands_out(runs, beside)
-    yield from _late_server(steps, record.manifest["conditions"].get("fixed", {}))
+    conditions: Mapping[str, Any] = record.manifest["conditions"]
+    yield from _late_server(steps, {**conditions.get("server", {}), **conditions.get("fixed", {})})
     yield from _silent(runs, steps)
     yield from _stamps(runs)
     yield from _clocks(runs)
@@ -155,7 +156,8 @@ def _late_server(steps: Sequence[Step], declared: Mapping[str, Any]) -> Iterator
     """A server that keeps declared times was late by more than a step: its pace is its machine's."""
     if not steps or not {"ttft_ms", "itl_ms"} <= set(declared):
         return
-    due_ms = [declared["ttft_ms" if int(step["prefill_requests"]) else "itl_ms"] for step in steps]
+    longest = 1 + declared.get("spread", 0.0)  # a step of prompts may be due earlier, too
+    due_ms = [longest * declared["ttft_ms" if int(step["prefill_requests"]) else "itl_ms"] for step in steps]
     took_ms = [(int(step["ended_ns"]) - int(step["started_ns"])) / 1e6 for step in steps]
     late_ms = float(np.percentile(np.subtract(took_ms, due_ms), 99))
     if late_ms > declared["itl_ms"]:

@@ -84,10 +84,10 @@ class RequestRecord:
             return f"{len(self.token_times_ns)} token times for {self.output_tokens} tokens"
         if (self.first_token_ns is None) != (self.output_tokens == 0):
             return "first_token_ns must be there exactly when a token is"
-        happened = [self.arrival_ns, self.admitted_ns, self.sent_ns]
+        happened = [self.scheduled_ns, self.arrival_ns, self.admitted_ns, self.sent_ns]
         times = [time for time in happened if time is not None]
         if times != sorted(times):
-            return f"arrival, admission and sending must follow each other, are {times}"
+            return f"schedule, arrival, admission and sending must follow each other, are {times}"
         tokens = [self.first_token_ns or 0, *self.token_times_ns]
         if tokens != sorted(tokens):
             return "token times must not decrease"
