@@ -36,16 +36,18 @@ class TestRuns(unittest.TestCase):
         (run,) = runs_of(record([request(0), request(1, 5, status="truncated")]), steady=False)
         self.assertEqual((len(run.measured), len(run.succeeded)), (2, 1))
 
-    def test_a_request_lies_in_the_time_of_its_sessions(self) -> None:
-        """One that arrived before the first began, or ended after the last one did, is of no such load."""
-        inside = [session(start_ns=0, end_ns=40 * MS), session(start_ns=45 * MS, end_ns=99 * MS)]
+    def test_a_request_lies_in_the_time_of_its_session(self) -> None:
+        """One that arrived before its client was launched, or ended after it did, is of no such load."""
+        client = session(launched_ns=0, start_ns=9 * MS, end_ns=99 * MS)
         for arrival, is_inside in ((0, True), (46, True), (-1, False), (47, False)):  # each is 53 ms long
-            made = record([request(0, arrival)], *inside)
+            made = record([request(0, arrival)], client)
             if is_inside:
                 runs_of(made, steady=False)
                 continue
             with self.assertRaisesRegex(RecordError, "r000000 lies outside of its session"):
                 runs_of(made, steady=False)
+        # What a killed session of a load recorded stays, and only the session that went on is known.
+        runs_of(record([request(0, 0)], session(start_ns=50 * MS, end_ns=52 * MS)), steady=False)
 
     def test_a_run_without_requests(self) -> None:
         """Where nothing was recorded nothing is measured, and no duration is made up."""

@@ -71,7 +71,7 @@ def runs_of(record: Record, *, steady: bool) -> list[Run]:
     """Every run of a record in the order of its sessions; measured in their steady windows, or whole.
 
     A run that only warmed a server up is recorded and measured nowhere. Raises RecordError for a request
-    that no session of the manifest made, or that lies outside of the time of those that did.
+    that no session of the manifest made, or that lies outside of the time of the one that did.
     """
     sessions: dict[str, list[Mapping[str, Any]]] = {}
     for session in record.manifest["sessions"]:
@@ -105,7 +105,9 @@ def _run(
     *,
     steady: bool,
 ) -> Run:
-    start_ns, end_ns = sessions[0].get("start_ns", -math.inf), sessions[-1].get("end_ns", math.inf)
+    # A client that an experiment launched ran once; a load of a user's may go on after a session was killed.
+    start_ns = sessions[0].get("launched_ns", -math.inf)
+    end_ns = sessions[-1].get("end_ns", math.inf) if "launched_ns" in sessions[0] else math.inf
     for request in attempts:
         if request.arrival_ns < start_ns or request.finish_ns > end_ns:
             raise RecordError(
