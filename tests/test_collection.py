@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from inference_lab.records.installed import check_package
 from inference_lab.records.sources import Sources
 from tests.checkout import ROOT
 
@@ -56,6 +57,10 @@ def leaves(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 
 class CollectionTest(unittest.TestCase):
     """Tests that lie there are tests that run."""
+
+    def test_what_is_tested_is_this_checkout(self) -> None:
+        """The package that is imported is the one beside these tests: else tests say nothing of it."""
+        check_package(ROOT)
 
     def test_every_test_file_is_collected(self) -> None:
         """What `unittest discover -s tests` collects comes from every test file, and every file imports."""
@@ -123,6 +128,18 @@ class SourceTest(unittest.TestCase):
                 name = DISTRIBUTIONS.get(top, top).replace("_", "-").lower()
                 self.assertIn(name, pinned)
                 self.assertIn(name, known.pins([importers[top]]))
+
+    def test_pip_installs_the_pins(self) -> None:
+        """The extra `test` is exact: the pinned versions of all that sources and tests import."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extra: list[str] = project["optional-dependencies"]["test"]
+        known = Sources(ROOT)
+        pinned = [line.partition(" ;")[0].split("==") for line in extra]
+        self.assertEqual({name: known.pinned.get(name) for name, _ in pinned}, dict(map(tuple, pinned)))
+        files = [*SOURCE.rglob("*.py"), *unit_tests()]
+        needed = known.pins([path.relative_to(ROOT).as_posix() for path in files])
+        self.assertLessEqual(needed.keys() - {"pyreadline3"}, dict(map(tuple, pinned)).keys())
+        self.assertIn("hypothesis", needed)
 
     def test_every_import_can_be_followed(self) -> None:
         """No relative, star or computed import hides a source from the closures; stages alone dispatches."""
