@@ -37,6 +37,8 @@ class Example(unittest.TestCase):
         self.assertNotIn("INFERENCE_LAB_SUBJECT", os.environ)
         self.assertIsNone(sys.pycache_prefix)
         self.assertNotIn("/nowhere", sys.path)
+        self.assertNotIn("", sys.path)
+        self.assertNotIn("PYTHONSAFEPATH", os.environ)
         self.assertEqual(os.environ["OPENBLAS_NUM_THREADS"], "1")
 """
 

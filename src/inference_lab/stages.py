@@ -238,7 +238,6 @@ def check_code() -> None:
     sources = Sources()
     whole = [path for path in layout.tested_files(Path()) if path.startswith(SOURCE_ROOT)]
     installed.check_running(sources.pins(whole))
-    sources.drop_bytecode(whole)
 
 
 def texts(step: Step) -> dict[str, str]:

@@ -44,9 +44,10 @@ def run_unit_tests() -> dict[str, str]:
     They run in a process of their own, with one thread of arithmetic. Raises TestsFailed when one fails or
     none is found; unittest's own words stand on stderr.
     """
-    variables = {name: value for name, value in environment.with_threads(1).items() if name != SUBJECT}
+    of_others = {SUBJECT, "PYTHONSAFEPATH"}  # what tests start finds `tests` in its working directory
+    variables = {k: v for k, v in environment.with_threads(1).items() if k not in of_others}
     with tempfile.TemporaryFile() as said:
-        command = [sys.executable, "-m", __name__, str(os.getpid()), str(said.fileno())]
+        command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(said.fileno())]
         status = subprocess.run(command, env=variables, pass_fds=(said.fileno(),), check=False).returncode
         said.seek(0)
         text = said.read()

@@ -106,7 +106,9 @@ class RunningTest(Folder):
     def test_another_checkouts_package_is_refused(self) -> None:
         """A checkout whose ./src is not what runs is told both places and the way out; a link to it is it."""
         (self.folder / "src/inference_lab").mkdir(parents=True)
-        words = rf"runs from {checkout.ROOT}/src/inference_lab, .* stands in {self.folder}/.*; run uv sync"
+        words = (
+            rf"runs from {checkout.ROOT}/src/inference_lab, .* in {self.folder}/.*; remove .venv and run uv"
+        )
         with contextlib.chdir(self.folder):
             with self.assertRaisesRegex(MeasurementRefused, words):
                 installed.check_running({})

@@ -26,7 +26,7 @@ from inference_lab.records.sources import PACKAGE, PINS_FILE, SOURCE_ROOT
 
 # uv and virtualenv write it into an environment, and no RECORD lists it.
 _OF_THE_ENVIRONMENT = {"_virtualenv"}
-_WAY_OUT = "run uv sync, or pip install -e '.[test]', in an environment of this checkout's own"
+_WAY_OUT = "remove .venv and run uv sync here, or pip install -e '.[test]' in an environment of its own"
 
 
 def interpreter() -> dict[str, str]:
@@ -126,7 +126,8 @@ def check_pins(pins: Mapping[str, str]) -> dict[str, str]:
     for name, installed in versions(pins).items():
         if installed != pins[name]:
             raise MeasurementRefused(
-                f"{name} {installed or 'is not'} installed, {PINS_FILE} pins {pins[name]}; {_WAY_OUT}"
+                f"{name} {installed or 'is not'} installed, {PINS_FILE} pins {pins[name]};"
+                " run uv sync, or pip install -e '.[test]'"
             )
     return {name: check_files(metadata.distribution(name), _reinstall(name, pins[name])) for name in pins}
 
