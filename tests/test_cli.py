@@ -59,7 +59,7 @@ class StageCommandsTest(unittest.TestCase):
         bound, measured = order.mock_calls
         self.assertEqual(bound, mock.call.bind(7))
         self.assertEqual(measured.args[1], Path("results/m1/manifest.json"))
-        self.assertEqual((measured.kwargs["in_pipeline"], measured.kwargs["lock"]), (True, Path("own.lock")))
+        self.assertEqual((measured.kwargs["in_pipeline"], measured.kwargs["lock"]), (True, "own.lock"))
 
     def test_tests_are_a_command(self) -> None:
         """`inference-lab test` runs the unit tests and says what happened."""
@@ -173,6 +173,14 @@ class ProgressTest(unittest.TestCase):
         self.assertEqual(len(lines), 11)
         self.assertEqual(lines[-1], "m1 measure: 200 of 200 rounds")
         self.assertEqual(self.shown([1, 2], 2), "m1 measure: 1 of 2 rounds\nm1 measure: 2 of 2 rounds\n")
+
+    def test_a_reader_that_went_away_ends_no_measurement(self) -> None:
+        """When nobody reads what is shown, the rounds go on: their samples are not lost."""
+        with (
+            mock.patch("sys.stderr.write", side_effect=BrokenPipeError),
+            cli.progress("m1 measure") as report,
+        ):
+            report(1, 2)
 
     def test_a_terminal_gets_a_bar(self) -> None:
         """On a terminal the label and the part that is done are drawn."""

@@ -156,18 +156,34 @@ class MeasureTest(SeedTest):
         ):
             with self.subTest(words):
                 self.refused(seed.measure, *words, said=said)
-        with mock.patch("os.access", return_value=False):
-            self.refused(seed.measure, "--csv", RAW, said="m1-batch-size-scan: cannot be written")
+        full = OSError(28, "No space left on device")
+        with mock.patch("inference_lab.records.store.write_through", side_effect=full):
+            self.refused(
+                seed.measure, "--csv", RAW, said=r"m1-batch-size-scan: cannot be written \(.* make room"
+            )
         self.measured.assert_not_called()
 
     def test_a_disk_that_fills_up_is_told(self) -> None:
         """When the samples cannot be put in place after measuring, the command says so and ends with 2."""
-        full = mock.patch("os.fsync", side_effect=OSError(28, "No space left on device"))
-        with full:
+        write = store.write_through
+
+        def fill_up(path: Path, data: bytes) -> None:
+            if path.is_relative_to("results") and "raw.csv" in path.name:
+                raise OSError(28, "No space left on device")
+            write(path, data)
+
+        full = mock.patch.object(store, "write_through", side_effect=fill_up)
+        with full, mock.patch.dict("os.environ", {"TMPDIR": "tmp"}):
             status, _, err = self.run_command(seed.measure, "--csv", RAW)
         self.assertEqual(status, 2)
-        self.assertIn("cannot be written (No space left on device); no record was made", err)
-        self.assertEqual(self.present(), set())
+        self.assertRegex(
+            err, r"cannot be written \(No space left on device\); what was measured is kept in tmp/"
+        )
+        self.assertEqual(
+            {path.split("/")[-1] for path in self.present()}, {"raw.csv", "controls.csv", "manifest.json"}
+        )
+        (kept,) = Path("tmp").iterdir()
+        self.assertEqual(len(store.load_record(kept / "manifest.json").samples), 90)
 
 
 class SummaryTest(SeedTest):

@@ -1,7 +1,8 @@
 """One function a stage: what it refuses before it starts, and what stands in place when it ends."""
 
 import contextlib
-import fcntl
+import os
+import socket
 import unittest
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -28,6 +29,7 @@ from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
 
 STEP = measure_step("m1", MEASURE)
 MANIFEST = Path(STEP.receipt)
+LOCK = f"test of stages {os.getpid()}"
 TESTS = Path(layout.TESTS_RECEIPT)
 DIGESTS = {"numpy": "d" * 64}
 
@@ -62,7 +64,7 @@ class MeasureTest(unittest.TestCase):
     def measure(self, *, in_pipeline: bool = True) -> str:
         """The measure stage, on a lock of its own."""
         quiet = contextlib.nullcontext(lambda _done, _total: None)
-        return stages.measure(STEP, MANIFEST, quiet, in_pipeline=in_pipeline, lock=Path("lock"))
+        return stages.measure(STEP, MANIFEST, quiet, in_pipeline=in_pipeline, lock=LOCK)
 
     def refused(self, error: type[LabError], words: str, *, measured: bool = False) -> None:
         """The stage refuses in these words and records nothing; unless said otherwise it measured nothing."""
@@ -120,13 +122,15 @@ class MeasureTest(unittest.TestCase):
                 self.refused(MeasurementRefused, words)
 
     def test_pins_that_do_not_hold_refuse(self) -> None:
-        """What runs is not what is written: nothing is measured; found so at the end, nothing is recorded."""
+        """What runs is not what is written: nothing is measured; found so at the end, it is kept, invalid."""
         refusal = MeasurementRefused("numpy 1 installed")
         self.running.side_effect = refusal
         self.refused(MeasurementRefused, "numpy 1 installed")
         self.running.assert_called_once_with({"numpy": "2.4.6"})
         self.running.side_effect = [DIGESTS, refusal]
-        self.refused(MeasurementRefused, "numpy 1 installed", measured=True)
+        with self.assertRaisesRegex(MeasurementRefused, "invalid, because numpy 1 installed .*-invalid"):
+            self.measure()
+        self.assertFalse(MANIFEST.exists())
 
     def test_no_prediction_refuses(self) -> None:
         """A prediction that is missing or malformed: nothing is measured in the pipeline."""
@@ -169,25 +173,43 @@ class MeasureTest(unittest.TestCase):
         record = store.load_record(kept)
         self.assertEqual((record.samples, record.manifest["validity"]), (SAMPLES, facts["validity"]))
 
-    def test_a_source_that_changes_meanwhile_records_nothing(self) -> None:
-        """When a measured source is edited during the run, the record that stood there stays."""
+    def test_a_source_that_changes_meanwhile_makes_it_invalid(self) -> None:
+        """Edited, half edited or gone during the run: the samples are kept and marked."""
         self.measure()
+        stood, source = MANIFEST.read_bytes(), Path("src/inference_lab/attention.py")
+        text = source.read_text()
+        changes: list[tuple[Callable[[], object], str]] = [
+            (lambda: source.write_text(text.replace("* y", "/ y")), f"{source} changed while it ran"),
+            (lambda: source.write_text("def ("), f"{source}.* while it ran"),
+            (source.unlink, "attention.py is gone while it ran"),
+        ]
+        for change, words in changes:
 
-        def edits(*_: object) -> Measurement:
-            edit("src/inference_lab/attention.py", "* y", "/ y")
-            return found()
+            def edits(*_: object, change: Callable[[], object] = change) -> Measurement:
+                change()
+                return found()
 
-        self.module.measure = mock.Mock(side_effect=edits)
-        self.refused(MeasurementRefused, "m1 measure: a source changed while it ran", measured=True)
+            self.module.measure = mock.Mock(side_effect=edits)
+            with self.subTest(words):
+                source.write_text(text)
+                write_tests_receipt()
+                with self.assertRaisesRegex(
+                    MeasurementRefused, f"m1: invalid, because .*{words}; .*-invalid"
+                ):
+                    self.measure()
+                self.assertEqual(MANIFEST.read_bytes(), stood)
+        kept = [store.load_record(path) for path in Path("results/m1/superseded").glob("*-invalid*/*.json")]
+        self.assertEqual([record.samples for record in kept], [SAMPLES] * 3)
+        self.assertEqual({record.manifest["validity"]["valid"] for record in kept}, {False})
 
     def test_the_machine_is_held_until_the_record_stands(self) -> None:
         """The lock is taken before measuring and freed after the files are in place, also by a failure."""
 
         def held() -> bool:
-            with Path("lock").open() as file:
+            with socket.socket(socket.AF_UNIX) as other:
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+                    other.bind(f"\0{LOCK}")
+                except OSError:
                     return True
             return False
 

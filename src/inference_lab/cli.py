@@ -31,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add.set_defaults(run=_test)
 
     add = _stage(commands, "measure", "measure an experiment and record it")
-    add.add_argument("--lock", type=Path, default=locks.MACHINE_LOCK, help="the machine's one lock")
+    add.add_argument("--lock", default=locks.MACHINE_LOCK, help="name of the machine's one lock")
     add.set_defaults(run=_measure)
     add = _stage(commands, "summarize", "make summary.csv from the raw samples", of_load=True)
     add.set_defaults(run=_summarize)
@@ -320,7 +320,8 @@ def progress(label: str) -> Generator[Callable[[int, int], None]]:
         nonlocal said
         if (tenth := 10 * done // total) > said:
             said = tenth
-            print(f"{label}: {done} of {total} rounds", file=sys.stderr, flush=True)
+            with contextlib.suppress(BrokenPipeError):  # nobody listens; what is measured is recorded
+                print(f"{label}: {done} of {total} rounds", file=sys.stderr, flush=True)
 
     yield plain
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab import stages
-from inference_lab.errors import ConfigError
+from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.records import chain, layout
 from inference_lab.records.chain import Chain
 from inference_lab.records.files import read_text, sha256_file, write_json
@@ -59,6 +59,9 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     made = {"sha256": sha256_file(result.requests_path), "rows": sum(result.counts.values())}
     write_json(folder / MANIFEST, chain.seal({**manifest, "outputs": {NAME: made}}))
     (folder / INFO).unlink()
+    valid, reasons = stages.validity(manifest)
+    if not valid:
+        raise MeasurementRefused(f"{folder}: recorded and marked invalid, because {'; '.join(reasons)}")
     return f"{load_command.words(result)}\n{summarise(folder)}", result.exit_code
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab import environment
-from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
+from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import chain, installed, layout, locks, store
 from inference_lab.records.chain import Chain
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
@@ -82,7 +82,7 @@ def measure(
     progress: AbstractContextManager[Progress],
     *,
     in_pipeline: bool,
-    lock: Path = locks.MACHINE_LOCK,
+    lock: str = locks.MACHINE_LOCK,
 ) -> str:
     """What was recorded where, in words, once samples and manifest are in place.
 
@@ -97,14 +97,14 @@ def measure(
         begun["started_at"] = _now()
         found = module.measure(step.section, report)
         manifest = end(step, begun, found)
-        valid, reasons = manifest["validity"]["valid"], "; ".join(manifest["validity"]["reasons"])
+        valid, reasons = validity(manifest)
         if not valid:  # it takes no place of a record that stands; Snakemake would undo that, too
             manifest_path = store.place_beside(manifest_path, f"{manifest['started_at']}-invalid")
         files, rows = _beside(manifest_path, found.files), _beside(manifest_path, found.rows)
         moved = store.replace_record(manifest_path, files, rows, manifest)
     if not valid:
         raise MeasurementRefused(
-            f"{step.experiment}: invalid, because {reasons}; what was recorded until then is kept, marked, in"
+            f"{step.experiment}: invalid, because {'; '.join(reasons)}; what was recorded is kept, marked, in"
             f" {manifest_path.parent}"
         )
     counted = ", ".join(f"{rows[name]} rows in {name}" for name in rows)
@@ -118,7 +118,7 @@ def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, An
     before, pins = step.inputs(sources), step.pins(sources)
     installed.check_running(pins)
     sources.drop_bytecode(step.sources(sources))
-    store.check_writable(manifest_path.parent)
+    store.check_writable(manifest_path)
     return {
         "schema": chain.SCHEMA,
         "stage": "measure",
@@ -134,16 +134,21 @@ def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, An
 
 
 def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, Any]:
-    """The manifest of a measurement that is over, without its outputs. Refuses when a source changed."""
-    digests = installed.check_running(begun["pins"])
-    if step.inputs(Sources()) != begun["inputs"]:
-        raise MeasurementRefused(f"{step.name}: a source changed while it ran; nothing was recorded")
+    """The manifest of a measurement that is over, without its outputs; invalid when an input changed."""
+    valid, reasons = validity(found.facts)
+    digests = None
+    try:
+        changed = Chain({"experiments": {}}).changed(step, begun)
+        digests = installed.check_running(begun["pins"])
+    except LabError as error:  # a source that is gone or half edited, a package that was
+        changed = [str(error)]
+    reasons += [f"{what} while it ran" for what in changed]
     return {
         **begun,
         "kind": found.kind,
         "clock": "perf_counter_ns",
-        "validity": {"valid": True, "reasons": []},
         **found.facts,
+        "validity": {"valid": valid and not changed, "reasons": reasons},
         "environment": {
             **installed.machine(begun["pins"]),
             "package_digests": digests,
@@ -151,6 +156,12 @@ def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, A
         },
         "finished_at": _now(),
     }
+
+
+def validity(facts: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    """Whether a measurement may be believed, and what it found wrong itself; valid where it says nothing."""
+    said = facts.get("validity", {})
+    return said.get("valid", True), list(said.get("reasons", []))
 
 
 def _now() -> str:

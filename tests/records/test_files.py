@@ -1,6 +1,5 @@
 """Files that are whole or absent, and JSON that is the same text for the same value."""
 
-import contextlib
 import errno
 import os
 import subprocess
@@ -78,26 +77,23 @@ class WriteTest(unittest.TestCase):
         self.assertEqual(list(Path().rglob("*.partial")), [])
 
     def test_temporaries_stand_where_git_looks_away(self) -> None:
-        """Inside a checkout a temporary stands in build/, outside of one beside its target."""
-        self.assertEqual(files.staging(Path("results"), "raw.csv").parent, Path("build"))
-        with contextlib.chdir(".."):
-            elsewhere = files.staging(Path.cwd(), "raw.csv")
-            self.assertEqual(elsewhere.parent, Path.cwd())
-        ignored = (checkout.ROOT / ".gitignore").read_text().split()
-        self.assertTrue({"build/", "*.partial"} <= set(ignored))
+        """A temporary stands beside its target, whatever is mounted there, under a name git ignores."""
+        temporary = files.staging(TARGET)
+        self.assertEqual((temporary.parent, temporary.suffix), (TARGET.parent, ".partial"))
+        self.assertIn("*.partial", (checkout.ROOT / ".gitignore").read_text().split())
 
     def test_leftovers_of_the_dead_are_cleared(self) -> None:
-        """What a killed process left in build/ is removed, file or folder; what a living one makes stays."""
+        """What a killed process left is removed, file or folder; what a living one makes stays."""
         dead = subprocess.Popen([sys.executable, "-c", ""])
         dead.wait()
-        Path("build").mkdir()
-        Path(f"build/.manifest.{dead.pid}.partial").mkdir()
-        Path(f"build/.manifest.{dead.pid}.partial/raw.csv").write_text("half")
-        Path(f"build/.table.csv.{dead.pid}.partial").write_text("half")
-        living = Path(f"build/.table.csv.{os.getpid()}.partial")
+        for at in ("results/m1", "docs/experiments"):
+            Path(f"{at}/.manifest.json.{dead.pid}.partial").mkdir(parents=True)
+            Path(f"{at}/.manifest.json.{dead.pid}.partial/raw.csv").write_text("half")
+            Path(f"{at}/.table.csv.{dead.pid}.partial").write_text("half")
+        living = Path(f"results/m1/.table.csv.{os.getpid()}.partial")
         living.write_text("half")
         files.clear_leftovers()
-        self.assertEqual(list(Path("build").iterdir()), [living])
+        self.assertEqual(list(Path().rglob("*.partial")), [living])
 
 
 class JsonTest(unittest.TestCase):

@@ -1,8 +1,11 @@
 """One measurement at a time on a machine, and none without its run."""
 
+import errno
+import fcntl
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,9 +18,8 @@ from inference_lab.records import locks
 
 MEASURE = """
 import sys
-from pathlib import Path
 from inference_lab.records.locks import one_measurement
-with one_measurement(Path(sys.argv[1])):
+with one_measurement(sys.argv[1]):
     print("measures", flush=True)
     sys.stdin.read()
 """
@@ -43,16 +45,17 @@ for known, parents in ((None, [7, 1]), (None, [1, 1]), (8, [7]), (1, [1])):
 
 
 class LockTest(unittest.TestCase):
-    """The lock of measuring, on a path of the test's own."""
+    """The lock of measuring, under a name of the test's own."""
 
     def setUp(self) -> None:
         """A lock that nobody holds yet."""
-        self.lock = Path(self.enterContext(tempfile.TemporaryDirectory()), "measuring.lock")
+        self.lock = f"test of {os.getpid()}"
 
-    def other(self) -> "subprocess.Popen[str]":
+    def other(self, **variables: str) -> "subprocess.Popen[str]":
         """Another process that measures as soon as it has the lock."""
         process = subprocess.Popen(
-            [sys.executable, "-c", MEASURE, str(self.lock)],
+            [sys.executable, "-c", MEASURE, self.lock],
+            env={**os.environ, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -65,7 +68,7 @@ class LockTest(unittest.TestCase):
     def test_the_second_waits_and_names_the_first(self) -> None:
         """While one process measures, another says for whom it waits, and goes on when the first is done."""
         with locks.one_measurement(self.lock):
-            second = self.other()
+            second = self.other(TMPDIR="/", HOME="/nowhere")  # it is one machine whatever these say
             assert second.stderr is not None
             said, _, _ = select.select([second.stdout, second.stderr], [], [], 10)
             self.assertEqual(said, [second.stderr])
@@ -92,17 +95,50 @@ class LockTest(unittest.TestCase):
         second = self.other()
         self.assertEqual(second.communicate(timeout=10), ("measures\n", ""))
 
-    def test_a_lock_that_cannot_be_opened_is_named(self) -> None:
-        """No folder for the lock, or no right to read it, refuses with its path."""
-        with self.assertRaisesRegex(MeasurementRefused, "no/lock: .* cannot be opened"):
-            locks.one_measurement(Path("no/lock")).__enter__()
-        denied = mock.patch("os.open", side_effect=PermissionError(13, "Permission denied"))
-        with denied, self.assertRaisesRegex(MeasurementRefused, r"measuring\.lock: .*\(Permission denied\)"):
-            locks.one_measurement(self.lock).__enter__()
+    def test_a_holder_that_goes_at_once_is_followed(self) -> None:
+        """A holder that does not listen yet, or ends while the other asks, is no error."""
+        with locks.one_measurement(self.lock):
+            second = self.other()
+            assert second.stderr is not None
+            second.stderr.readline()
+        self.assertEqual(second.communicate(timeout=10)[0], "measures\n")
+        with socket.socket(socket.AF_UNIX) as held:
+            held.bind(f"\0{self.lock}")  # and never listens
+            second = self.other()
+            with self.assertRaises(subprocess.TimeoutExpired):
+                second.communicate(timeout=0.5)
+        self.assertEqual(second.communicate(timeout=10), ("measures\n", ""))
+
+    def test_a_lock_that_cannot_be_taken_is_named(self) -> None:
+        """A name the system does not take refuses in words."""
+        with self.assertRaisesRegex(MeasurementRefused, "^the machine's lock 'x+' cannot be taken "):
+            locks.one_measurement("x" * 200).__enter__()
+
+    def test_a_system_without_such_names_has_a_file(self) -> None:
+        """Elsewhere than on Linux a file is locked; a FIFO of its name neither hangs nor is written."""
+        path = Path("/tmp", f"{self.lock}.lock")
+        self.addCleanup(path.unlink, missing_ok=True)
+        self.enterContext(mock.patch("sys.platform", "darwin"))
+        for make in (lambda: None, lambda: (path.unlink(), os.mkfifo(path))):
+            make()
+            with locks.one_measurement(self.lock):
+                handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+                self.assertFalse(locks.taken(handle, "lock"))
+                os.close(handle)
+        with self.assertRaisesRegex(MeasurementRefused, r"^/tmp/no/name\.lock: cannot be opened "):
+            locks.one_measurement("no/name").__enter__()
+
+    def test_a_file_system_without_locks_refuses(self) -> None:
+        """Where nothing can be locked, who asks is told why and the way out, in one line."""
+        for number in (errno.ENOLCK, errno.EOPNOTSUPP):
+            none = mock.patch.object(fcntl, "flock", side_effect=OSError(number, os.strerror(number)))
+            words = rf"^here: its file system keeps no locks \({os.strerror(number)}\), so .* local disk$"
+            with none, self.assertRaisesRegex(MeasurementRefused, words):
+                locks.hold(0, "here", "runs in this checkout")
 
     def test_a_holder_without_a_name_is_another_process(self) -> None:
         """Where the system does not say who holds a lock, nobody is named."""
-        with self.lock.open("w") as file:
+        with tempfile.TemporaryFile() as file:
             self.assertEqual(locks.holder(file.fileno()), "another process")
             with mock.patch.object(Path, "read_text", side_effect=FileNotFoundError):
                 self.assertEqual(locks.holder(file.fileno()), "another process")

@@ -1,7 +1,10 @@
 """Putting results in place: whole or not at all, the old kept, the receipt last."""
 
 import errno
+import os
+import re
 import shutil
+import signal
 import unittest
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -119,22 +122,73 @@ class ReplaceTest(unittest.TestCase):
             for step, raised in crashes.refused_at_every_step(self.renew, measure_anew, error):
                 with self.subTest(error.strerror, step=step):
                     self.assertIsInstance(raised, RecordError)
-                    self.assertEqual(
-                        str(raised), f"results/m1: cannot be written ({error.strerror}); no record was made"
+                    words = (
+                        rf"^results/m1: cannot be written \({error.strerror}\); .* kept in (\S+); mend that"
                     )
+                    self.assertRegex(str(raised), words)
+                    (place,) = re.findall(words, str(raised))
+                    self.assertEqual(store.load_record(Path(place, "manifest.json")).samples, NEW)
                     self.assertLessEqual(self.old, present().keys())
                     self.assertEqual(list(Path().rglob("*.partial")), [])
                     if step < 4:  # while the new files are being written
-                        self.assertEqual({sha256_file(path) for path in AT.iterdir()}, self.old)
+                        self.assertEqual({sha256_file(path) for path in AT.glob("*.*")}, self.old)
                     if MANIFEST.exists():
                         self.assertIn(store.load_record(MANIFEST).samples, (SAMPLES, NEW))
 
-    def test_a_folder_that_cannot_be_made_is_named(self) -> None:
-        """A file where the record's folder should be is an error that says so."""
+    def test_samples_that_find_no_place_are_kept_elsewhere(self) -> None:
+        """A file where the folder should be, gone read-only meanwhile: the record is whole in TMPDIR."""
         shutil.rmtree("results")
         Path("results").write_text("no folder")
-        with self.assertRaisesRegex(RecordError, "^results/m1: cannot be written"):
+        with mock.patch.dict("os.environ", {"TMPDIR": "tmp"}):
+            with self.assertRaisesRegex(
+                RecordError, "^results/m1: cannot be written .* is kept in tmp/"
+            ) as raised:
+                measure_anew()
+            (kept,) = Path("tmp").iterdir()
+            self.assertIn(f"{kept}; mend that, then move its files to results/m1", str(raised.exception))
+            self.assertEqual(store.load_record(kept / "manifest.json").samples, NEW)
+            with self.assertRaisesRegex(RecordError, f"is kept in {kept}-2"):  # nothing kept is overwritten
+                measure_anew()
+        full = mock.patch("os.fsync", side_effect=FULL)
+        with full, self.assertRaisesRegex(RecordError, "nothing was recorded, for no other folder took what"):
             measure_anew()
+
+    def test_an_interrupt_waits_for_the_record(self) -> None:
+        """Ctrl-C while a record is put in place ends the command after it is there, not between."""
+        put, pressed = Path.replace, [False]
+
+        def replace(source: Path, target: Path) -> Path:
+            if not pressed[0]:
+                pressed[0] = True
+                os.kill(os.getpid(), signal.SIGINT)
+            return put(source, target)
+
+        with mock.patch.object(Path, "replace", replace), self.assertRaises(KeyboardInterrupt):
+            measure_anew()
+        self.assertEqual(store.load_record(MANIFEST).samples, NEW)
+
+    def test_a_place_is_tried_before_measuring(self) -> None:
+        """No room, too long a name, a file for a folder, a rename refused: one line, and nothing is left."""
+        before = present()
+        store.check_writable(MANIFEST)
+        store.check_writable(Path("new/folder/x.manifest.json"))
+        for place, words in (
+            (Path("x" * 300, "manifest.json"), "^x+: cannot be written .*File name too long"),
+            (
+                Path("pyproject.toml/a/manifest.json"),
+                r"^pyproject.toml/a: .*Not a directory\); .* another place",
+            ),
+            (Path("results", "x" * 240), "^results: cannot be written .*File name too long"),
+        ):
+            with self.subTest(place), self.assertRaisesRegex(RecordError, words):
+                store.check_writable(place)
+        for step in ("os.fsync", "os.replace"):
+            with (
+                mock.patch(step, side_effect=FULL),
+                self.assertRaisesRegex(RecordError, r"No space .* make room"),
+            ):
+                store.check_writable(MANIFEST)
+        self.assertEqual(present(), before)
 
 
 class LoadTest(unittest.TestCase):

@@ -363,7 +363,7 @@ class Decisions:
                 raw.write_text(text[:-30] + text[-30:].replace("1", "2", 1))
                 found = lab.identity(f"results/t1/{name}")[1]
                 says = [f"results/t1/{name}", manifest["outputs"][name]["sha256"], found,
-                        "git checkout", "snakemake -R results/t1/manifest.json -- all"]  # fmt: skip
+                        "git stash push", "snakemake -R results/t1/manifest.json -- all"]  # fmt: skip
                 self.refuses(lab, says=says)
                 verified = lab.command(str(PROGRAMS / "inference-lab"), "verify")
                 self.assertNotEqual(verified.returncode, 0)
@@ -373,9 +373,9 @@ class Decisions:
         """A manifest whose raw file is missing is refused, even when the record is stale besides."""
         with self.place() as lab:
             lab.remove("results/t1/raw.csv")
-            self.refuses(lab, says=["results/t1/raw.csv: missing", "git checkout"])
+            self.refuses(lab, says=["results/t1/raw.csv: missing", "git stash push"])
             lab.edit(TOY, "* us)", "+ us)")
-            self.refuses(lab, says=["results/t1/raw.csv: missing", "git checkout"])
+            self.refuses(lab, says=["results/t1/raw.csv: missing", "git stash push"])
 
     def test_manifest_edited(self) -> None:
         """An edited manifest is refused with both digests, and both ways out work."""

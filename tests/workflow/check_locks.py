@@ -1,6 +1,6 @@
 """Is there one run at a time in a checkout, and one measurement at a time on a machine?
 
-A machine is a lock file in TMPDIR: two checkouts that share a TMPDIR share a machine.
+A machine is the name of a lock: two checkouts that share it share a machine.
 """
 
 import itertools
@@ -95,7 +95,10 @@ class Locks(Parallel):
     def test_two_checkouts_on_one_machine(self) -> None:
         """A measurement waits for another checkout's, names it, and they never overlap."""
         with checkout("one") as one, checkout("two") as two:
-            shared: Mapping[str, str] = {"TMPDIR": str(one.outside), "TOY_SPANS": str(one.outside / "spans")}
+            shared: Mapping[str, str] = {
+                "INFERENCE_LAB_LOCK": "check",
+                "TOY_SPANS": str(one.outside / "spans"),
+            }
             one.variables = two.variables = dict(shared)
             one.edit(*STALE_T1)
             two.edit(*STALE_T1)

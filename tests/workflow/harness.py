@@ -119,6 +119,7 @@ class Checkout:
             "PYTHONPATH": f"{self.root / 'src'}:{self.root / 'installed'}",
             "PYTHONDONTWRITEBYTECODE": "1",
             "TMPDIR": str(self.outside),
+            "INFERENCE_LAB_LOCK": str(self.outside),
             "XDG_CACHE_HOME": str(self.outside.parent / "cache"),
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_NOSYSTEM": "1",

@@ -28,7 +28,10 @@ def claim():
     if not jobs_run_here():
         return
     here = os.open(".", os.O_RDONLY)  # the kernel frees it with its holder
-    lab_locks.hold(here, "runs in this checkout")
+    try:
+        lab_locks.hold(here, os.getcwd(), "runs in this checkout")
+    except LabError as error:
+        refuse(error)
     state = Path(".snakemake")  # the run before removed its locks/ on its way out
     (state / "locks").mkdir(parents=True, exist_ok=True)
     for left in (*state.glob("locks/*"), *state.glob("incomplete/*")):

@@ -6,6 +6,7 @@ Answers: is this result current, and if not, why? Decides by digests alone; time
 statistics and no Snakemake. Every path is relative to the checkout, which is the working directory.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,10 +73,9 @@ def read_receipt(path: Path) -> dict[str, Any]:
 
 def ways_out(path: Path) -> str:
     """How to get on when a recorded file does not match its manifest."""
-    return (
-        f"restore it (git checkout -- {path.parent.as_posix()}) or measure again"
-        f" (snakemake -R {path.parent.as_posix()}/manifest.json -- all)"
-    )
+    at = shlex.quote(path.parent.as_posix())
+    again = f" (snakemake -R {at}/manifest.json -- all)" if path.match("results/*/manifest.json") else ""
+    return f"restore it (git stash push -- {at} keeps what stands there now) or measure again{again}"
 
 
 def check_outputs(manifest_path: Path, manifest: Mapping[str, Any], sources: Sources) -> None:

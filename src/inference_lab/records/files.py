@@ -10,7 +10,7 @@ from typing import Any
 
 from inference_lab.errors import RecordError
 
-BUILD = Path("build")
+_MADE_HERE = ("results", "docs")  # where a killed run can leave a temporary
 
 
 def sha256_file(path: Path) -> str:
@@ -62,12 +62,9 @@ def write_file(path: Path, text: str | bytes) -> None:
     data = text.encode() if isinstance(text, str) else text
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = staging(path.parent, path.name)
+        temporary = staging(path)
         try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            write_through(temporary, data)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -78,21 +75,25 @@ def write_file(path: Path, text: str | bytes) -> None:
         ) from error
 
 
-def staging(folder: Path, name: str) -> Path:
-    """A path for what will become `name` in `folder`: on the same file system, ignored by git.
+def write_through(path: Path, data: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
-    In a checkout it stands in build/, elsewhere beside its target. It names its process, so that
-    `clear_leftovers` can tell what a killed one left.
+
+def staging(target: Path) -> Path:
+    """A path for what will become `target`: beside it, so on its file system; ignored by git.
+
+    It names its process, so that `clear_leftovers` can tell what a killed one left.
     """
-    checkout = Path("pyproject.toml").is_file() and folder.resolve().is_relative_to(Path.cwd())
-    at = BUILD if checkout else folder
-    at.mkdir(exist_ok=True)
-    return at / f".{name}.{os.getpid()}.partial"
+    return target.with_name(f".{target.name}.{os.getpid()}.partial")
 
 
 def clear_leftovers() -> None:
-    """Remove from build/ what processes that no longer live were about to put in place."""
-    for left in BUILD.glob(".*.partial"):
+    """Remove from this checkout what processes that no longer live were about to put in place."""
+    for left in [left for folder in _MADE_HERE for left in Path(folder).rglob(".*.partial")]:
         pid = left.name.split(".")[-2]
         if pid.isdigit() and not Path(f"/proc/{pid}").exists():
             shutil.rmtree(left) if left.is_dir() else left.unlink()

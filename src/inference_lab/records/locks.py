@@ -5,39 +5,99 @@ The kernel frees both with the process that holds them, however it ends.
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import signal
+import socket
+import struct
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 from inference_lab.errors import MeasurementRefused
 
-# Not tempfile.gettempdir(): that writes there first, and on a full disk no command would start.
-MACHINE_LOCK = Path(os.environ.get("TMPDIR") or "/tmp", "inference-lab-measuring.lock")
+# The machine's one lock is a name that the kernel keeps (an abstract socket): it is no file, so no other
+# TMPDIR, cleaner or user's rights make a second one. Containers that have a network of their own do not see
+# each other's. The variable is for checks, which measure nothing real.
+MACHINE_LOCK = os.environ.get("INFERENCE_LAB_LOCK") or "inference-lab-measuring"
 RUN_VARIABLE = "INFERENCE_LAB_RUN"
 _PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
-def one_measurement(lock: Path = MACHINE_LOCK) -> Generator[None]:
+def one_measurement(lock: str = MACHINE_LOCK) -> Generator[None]:
     """Hold the machine for one measurement; wait for a living holder and say who it is."""
-    handle = _open(lock)
+    if sys.platform != "linux":  # no abstract sockets there
+        with _file(Path("/tmp", f"{lock}.lock")):
+            yield
+        return
+    with socket.socket(socket.AF_UNIX) as held:
+        while not _bound(held, lock):
+            _wait_for_holder(lock)
+        held.listen()  # whoever waits connects, and reads until this end is gone
+        yield
+
+
+def _bound(held: socket.socket, lock: str) -> bool:
     try:
-        hold(handle, "measures on this machine")
+        held.bind(f"\0{lock}")
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return False
+        raise MeasurementRefused(f"the machine's lock {lock!r} cannot be taken ({error})") from None
+    return True
+
+
+def _wait_for_holder(lock: str) -> None:
+    with socket.socket(socket.AF_UNIX) as waiting:
+        try:
+            waiting.connect(f"\0{lock}")
+            pid, _, _ = struct.unpack("3i", waiting.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            print(f"waiting: {_named(pid)} measures on this machine", file=sys.stderr, flush=True)
+            waiting.recv(1)
+        except ConnectionError:  # it is gone, or does not listen yet
+            time.sleep(0.01)
+        except OSError as error:
+            raise MeasurementRefused(f"the machine's lock {lock!r} cannot be awaited ({error})") from None
+
+
+@contextlib.contextmanager
+def _file(lock: Path) -> Generator[None]:
+    try:
+        handle = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        raise MeasurementRefused(f"{lock}: cannot be opened ({error.strerror}); remove it") from None
+    try:
+        hold(handle, str(lock), "measures on this machine")
         yield
     finally:
         os.close(handle)
 
 
-def hold(handle: int, doing: str) -> None:
+def hold(handle: int, name: str, doing: str) -> None:
     """Take an flock on an open file or folder; while another process has it, name that one and wait."""
+    if not taken(handle, name):
+        print(f"waiting: {holder(handle)} {doing}", file=sys.stderr, flush=True)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def taken(handle: int, name: str) -> bool:
+    """Whether the flock on an open file or folder is ours from now on; False while another process has it.
+
+    Raises MeasurementRefused where the file system keeps no locks, as some network ones.
+    """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"waiting: {holder(handle)} {doing}", file=sys.stderr, flush=True)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        return False
+    except OSError as error:
+        raise MeasurementRefused(
+            f"{name}: its file system keeps no locks ({error.strerror}), so two runs could write the same"
+            " files; use a folder on a local disk"
+        ) from None
+    return True
 
 
 def holder(handle: int) -> str:
@@ -49,27 +109,19 @@ def holder(handle: int) -> str:
         return "another process"
     found = [line.split() for line in lines if "FLOCK" in line and "->" not in line]
     pids = [words[4] for words in found if words[5].endswith(inode)]
-    named = [f"process {pid} ({_command(pid)})" for pid in pids]
-    return ", ".join(named) or "another process"
+    return ", ".join(_named(int(pid)) for pid in pids) or "another process"
 
 
-def _command(pid: str) -> str:
+def _named(pid: int) -> str:
+    """A process in words; 0 is one that is not seen from here."""
+    if not pid:
+        return "another process"
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        return "ended meanwhile"
-    return " ".join(Path(word).name if word.startswith("/") else word for word in words[:6]).strip()
-
-
-def _open(lock: Path) -> int:
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(lock, os.O_RDONLY)  # another user's file in a sticky folder opens only like this
-        return os.open(lock, os.O_RDONLY | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise MeasurementRefused(
-            f"{lock}: the lock of measuring cannot be opened ({error.strerror}); let this user read it"
-        ) from None
+        return f"process {pid} (ended meanwhile)"
+    shown = " ".join(Path(word).name if word.startswith("/") else word for word in words[:6])
+    return f"process {pid} ({shown.strip()})"
 
 
 def die_with_parent(parent: int | None = None) -> None:

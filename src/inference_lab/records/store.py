@@ -1,20 +1,33 @@
 """Putting results in place and taking them out again: whole, in order, the receipt last."""
 
+import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
 from inference_lab.records.chain import SCHEMA, Chain, check_outputs, read_receipt, receipt_of, seal, ways_out
-from inference_lab.records.files import json_text, sha256_file, staging, sync_folder, write_file, write_json
+from inference_lab.records.files import (
+    json_text,
+    sha256_file,
+    staging,
+    sync_folder,
+    write_file,
+    write_json,
+    write_through,
+)
 from inference_lab.records.layout import Step
 from inference_lab.records.raw import CONTROLS, read_rows, read_samples
 from inference_lab.records.record import Record
 from inference_lab.records.requests import read_lines, read_requests
 from inference_lab.records.sources import Sources
+
+_ROOM = 2**20  # bytes that must be free before measuring, where no record stands that says how many
 
 
 def make(step: Step, produce: Callable[[], Mapping[str, str]]) -> bool:
@@ -74,13 +87,29 @@ def _part(file: Path, kind: str) -> tuple[str, Sequence[Any]]:
     return ("samples", read_samples(file)) if kind == "timing" else ("rows", read_rows(file))
 
 
-def check_writable(folder: Path) -> None:
-    """Raises RecordError when nothing can be put into this folder: better before measuring than after."""
-    nearest = next(at for at in (folder, *folder.absolute().parents) if at.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+def check_writable(manifest_path: Path) -> None:
+    """Raises RecordError when no record can be put there: better before measuring than after.
+
+    As much as the record that stands there takes is written and renamed, where the samples will be.
+    """
+    at = nearest = manifest_path.parent
+    try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            at.stat()  # too long a name, a folder that may not be entered
+        while not nearest.exists():
+            nearest = nearest.parent
+        size = sum(file.stat().st_size for file in at.glob("*") if file.is_file())
+        trial = staging(nearest / manifest_path.name)
+        try:
+            write_through(trial, bytes(max(size, _ROOM)))
+            trial.replace(staging(trial))
+        finally:
+            trial.unlink(missing_ok=True)
+            staging(trial).unlink(missing_ok=True)
+    except OSError as error:
         raise RecordError(
-            f"{folder}: cannot be written ({nearest} is no folder of yours); name another place"
-        )
+            f"{at}: cannot be written ({nearest}: {error.strerror}); make room or name another place"
+        ) from None
 
 
 def replace_record(
@@ -88,31 +117,68 @@ def replace_record(
 ) -> Path | None:
     """Where the record that stood there went, or None; the new one is in place when this returns.
 
-    Files are staged whole on the same file system first; the old record leaves manifest first, the new
-    one arrives by rename, manifest last. Whoever dies in between leaves no manifest, hence no record.
+    Files are staged whole beside their places first; the old record leaves manifest first, the new one
+    arrives by rename, manifest last. Whoever dies in between leaves no manifest, hence no record. What
+    cannot be put in place is kept elsewhere, and the RecordError says where.
     """
     at = manifest_path.parent
-    try:
-        at.mkdir(parents=True, exist_ok=True)
-        stage = staging(at, manifest_path.stem)
-        stage.mkdir()
+    outputs = {
+        name: {"sha256": sha256(text.encode()).hexdigest(), "rows": rows[name]}
+        for name, text in files.items()
+    }
+    whole = {**files, manifest_path.name: json_text(seal({**manifest, "outputs": outputs}))}
+    with _undisturbed():
         try:
-            outputs: dict[str, dict[str, Any]] = {}
-            for name, text in files.items():
-                _write_through(stage / name, text)
-                outputs[name] = {"sha256": sha256_file(stage / name), "rows": rows[name]}
-            _write_through(stage / manifest_path.name, json_text(seal({**manifest, "outputs": outputs})))
-            moved = set_aside(manifest_path, list(files))
-            for name in (*files, manifest_path.name):
-                (stage / name).replace(at / name)
-                sync_folder(at)
-        finally:
-            shutil.rmtree(stage)
-    except OSError as error:
-        raise RecordError(
-            f"{at}: cannot be written ({error.strerror or error}); no record was made"
-        ) from error
+            stage = staging(manifest_path)
+            try:
+                _write_all(stage, whole)
+                moved = set_aside(manifest_path, list(files))
+                for name in whole:
+                    (stage / name).replace(at / name)
+                    sync_folder(at)
+            finally:
+                shutil.rmtree(stage, ignore_errors=True)
+        except OSError as error:
+            kept = _kept(manifest_path, whole, manifest)
+            raise RecordError(f"{at}: cannot be written ({error.strerror or error}); {kept}") from error
     return moved
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Generator[None]:
+    """An interrupt waits until the record is in place: it took minutes to measure, this takes a moment."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _write_all(folder: Path, files: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True)
+    try:
+        for name, text in files.items():
+            write_through(folder / name, text.encode())
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _kept(manifest_path: Path, whole: Mapping[str, str], manifest: Mapping[str, Any]) -> str:
+    """Where a measured record was put that has no place, in words: the first folder that takes it."""
+    name = f"{manifest['started_at'].replace(':', '')}-not-in-place"
+    elsewhere = f"inference-lab-{manifest_path.parent.name}-{name}"
+    beside = manifest_path.parent / "superseded" / name
+    for folder in (beside, Path(os.environ.get("TMPDIR") or "/tmp", elsewhere), Path.home() / elsewhere):
+        try:
+            target = _unused(folder)
+            _write_all(target, whole)
+        except OSError:  # no room here either
+            continue
+        return (
+            f"what was measured is kept in {target}; mend that, then move its files to {manifest_path.parent}"
+        )
+    return "nothing was recorded, for no other folder took what was measured: make room and measure again"
 
 
 def set_aside(manifest_path: Path, files: Sequence[str]) -> Path | None:
@@ -152,10 +218,3 @@ def _unused(folder: Path) -> Path:
         number += 1
         candidate = folder.with_name(f"{folder.name}-{number}")
     return candidate
-
-
-def _write_through(path: Path, text: str) -> None:
-    with path.open("wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())

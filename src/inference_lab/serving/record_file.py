@@ -4,11 +4,11 @@ A line is in the kernel's hands when `append` returns: killing this process lose
 """
 
 import contextlib
-import fcntl
 import os
 from pathlib import Path
 
-from inference_lab.errors import InputError, RecordError
+from inference_lab.errors import InputError, MeasurementRefused, RecordError
+from inference_lab.records.locks import taken
 from inference_lab.records.requests import RequestRecord, read_requests
 
 NAME = "requests.jsonl"
@@ -43,10 +43,13 @@ class RecordFile:
             raise InputError(f"{folder} holds no run to resume; leave --resume away to start one")
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            free = taken(self._fd, str(path))
+        except MeasurementRefused:
+            self.close(complete=False)
+            raise
+        if not free:
             os.close(self._fd)
-            raise InputError(f"{path} is being written by a run that lives; wait for it") from None
+            raise InputError(f"{path} is being written by a run that lives; wait for it")
         if resume:
             self.earlier, self.torn_bytes = read_requests(path, partial=True)
             os.ftruncate(self._fd, path.stat().st_size - self.torn_bytes)

@@ -103,7 +103,7 @@ def install(folder: Path | None = None, python: str = sys.executable) -> str:
         folder, os.O_RDONLY
     )  # pip inherits it: the next run waits for a pip that outlived this one
     try:
-        locks.hold(lock, "installs vLLM")
+        locks.hold(lock, str(folder), "installs vLLM")
         return _install(folder, python, lock)
     finally:
         os.close(lock)
