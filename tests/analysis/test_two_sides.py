@@ -215,7 +215,8 @@ class CountsTest(unittest.TestCase):
         self, grown: Mapping[str, float] | None, *, kind: str = "vllm", batch: int = 2, **changes: Any
     ) -> Rows:
         """A load of two requests with three tokens each; counters began at 100 and grew so much."""
-        made = [request(n, name="a/", **changes) for n in (0, 1)]
+        usage = {"usage": {"completion_tokens": 3}}
+        made = [request(n, name="a/", **usage | changes) for n in (0, 1)]
         lines = [
             {"load": "a/", "cell": {}, "phase": phase, "at_ns": at * MS}
             | {"metrics": None if grown is None else {name: 100 + times * by for name, by in grown.items()}}
@@ -246,14 +247,18 @@ class CountsTest(unittest.TestCase):
                     self.assertIn(words, row(rows, "ttft")["advice"])
 
     def test_usage_is_what_the_server_counted(self) -> None:
-        """Tokens that it made and did not show are in its usage, and in its counters."""
-        rows = self.scraped({"generation_tokens_total": 80}, usage={"completion_tokens": 40})
-        self.assertEqual(flags(rows), set())
+        """Tokens that it did not show are in its usage and its counters; without usage nobody knows."""
+        for usage in ({"completion_tokens": 40}, None):
+            rows = self.scraped({"generation_tokens_total": 80}, usage=usage)
+            self.assertEqual(flags(rows), set())
 
     def test_what_a_client_gave_up_may_have_been_finished(self) -> None:
         """Of failed requests the server may count more than the client, and no more than it sent."""
         for grown, expected in ((2, ""), (0, ""), (3, "two-sides")):
             rows = self.scraped({"request_success_total": grown}, status="timeout", tokens=())
+            self.assertEqual({each["flags"] for each in rows}, {expected})
+        for grown, expected in ((4, ""), (5, "two-sides")):  # each of two went twice
+            rows = self.scraped({"request_success_total": grown}, resent=1)
             self.assertEqual({each["flags"] for each in rows}, {expected})
 
     def test_a_step_with_more_than_were_in_flight(self) -> None:

@@ -278,17 +278,19 @@ _OTHERS = "requests of others are in the server's numbers; let nobody else use i
 def _counted_otherwise(run: Run) -> str | None:
     finished, said = growth(run, "request_success_total"), growth(run, "generation_tokens_total")
     ok = sum(request.status == "ok" for request in run.attempts)
-    others = len(run.attempts) - ok  # the server may have finished what its client gave up
-    got = sum(
-        (request.usage or {}).get("completion_tokens") or request.output_tokens for request in run.attempts
-    )
+    # The server may have finished what its client gave up, or sent once more.
+    others = len(run.attempts) - ok + sum(request.resent or 0 for request in run.attempts)
+    usages = [request.usage for request in run.attempts if (request.usage or {}).get("completion_tokens")]
+    got = sum(usage["completion_tokens"] for usage in usages if usage)
     if finished is not None and finished > ok + others:
         return f"the server finished {finished:g} requests, this client sent {ok + others}: {_OTHERS}"
     if finished is not None and finished < ok:
         return f"the server finished {finished:g} requests, this client saw {ok} succeed: {_ANEW}"
-    if said is not None and said < got:
+    if said is None or len(usages) < len(run.attempts):  # chunks alone do not say how many tokens they hold
+        return None
+    if said < got:
         return f"the server counted {said:g} tokens, this client got {got}: {_ANEW}"
-    if said is not None and said > got and not others:
+    if said > got and not others:
         return f"the server counted {said:g} tokens, this client got {got}: {_OTHERS}"
     return None
 
