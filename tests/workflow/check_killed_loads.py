@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,3 +64,35 @@ class KilledLoadTest(unittest.TestCase):
             lost += sum(line in without for line, counts in zip(asked, before, strict=True) if counts)
         print(f"{_KILLS} kills: {lost} of {finished} finished requests have no line", file=sys.stderr)
         self.assertLessEqual(lost, finished / 100)
+
+
+_P2 = """
+import os, sys
+os.environ["TMPDIR"] = sys.argv[1]
+from inference_lab.experiments import p2
+fixed = {"requests": 200, "input_tokens": 8, "output_tokens": 50, "ttft_ms": 5, "itl_ms": 5, "seed": 1}
+p2.measure(
+    {"vary": {"setup": ["gate_4_batch_2"]}, "fixed": fixed, "quiet_cores": 9, "quiet_wait_s": 0},
+    lambda done, total: None,
+)
+"""
+
+
+class KilledExperimentTest(unittest.TestCase):
+    """A measurement whose server and clients write into a folder for the time being."""
+
+    def test_a_killed_p2_leaves_no_folder(self) -> None:
+        """Whatever signal ends it while its clients run, nothing of it is left among temporary files."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+            with tempfile.TemporaryDirectory() as place:
+                measuring = subprocess.Popen([sys.executable, "-c", _P2, place], stderr=subprocess.DEVNULL)
+                give_up = time.monotonic() + 60
+                while not list(Path(place).glob("inference-lab-serving-*/client0/*.partial")):
+                    self.assertIsNone(measuring.poll())
+                    self.assertLess(time.monotonic(), give_up)
+                    time.sleep(0.01)
+                measuring.send_signal(number)
+                measuring.wait(60)
+                while list(Path(place).iterdir()):
+                    self.assertLess(time.monotonic(), give_up, list(Path(place).rglob("*")))
+                    time.sleep(0.01)

@@ -5,10 +5,8 @@ never sees a client's concurrency.
 """
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +17,7 @@ from inference_lab import environment
 from inference_lab.errors import MeasurementRefused
 from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Measurement, csv_text
+from inference_lab.records.temporary import temporary_folder
 from inference_lab.serving import load_command
 from inference_lab.serving.record_file import INFO
 from inference_lab.serving.reference_process import reference_server
@@ -71,26 +70,25 @@ class BothSides:
         URL and the output. Raises MeasurementRefused unless every request of every client succeeded; what
         both sides wrote until then is kept in the folder it names.
         """
-        place = Path(tempfile.mkdtemp(prefix="inference-lab-serving-"))
-        truth = place / "truth.jsonl"
-        folders = [place / f"client{number}" for number in range(len(clients))]
-        with reference_server([*server, "--truth", str(truth)]) as base_url:
-            launched_ns = monotonic_ns()
-            _run_clients(base_url, folders, clients)
-        written = [json.loads(line) for line in _lines(truth)]
-        for folder in folders:
-            lines = _lines(folder / "requests.jsonl")
-            check_both(map(json.loads, lines), written, place)
-            self.requests += lines
-            sessions = json.loads(_text(folder / INFO))["sessions"]
-            self.sessions += [{"cell": dict(cell), "launched_ns": launched_ns, **each} for each in sessions]
-        for line in written:
-            kind = line.pop("kind")
-            if kind == "request":
-                self.truth.append(line)
-            elif kind == "step":
-                self.steps.append({**cell, **line})
-        shutil.rmtree(place)
+        with temporary_folder("serving") as place:
+            truth = place / "truth.jsonl"
+            folders = [place / f"client{number}" for number in range(len(clients))]
+            with reference_server([*server, "--truth", str(truth)]) as base_url:
+                launched_ns = monotonic_ns()
+                _run_clients(base_url, folders, clients)
+            written = [json.loads(line) for line in _lines(truth)]
+            for folder in folders:
+                lines = _lines(folder / "requests.jsonl")
+                check_both(map(json.loads, lines), written, place)
+                self.requests += lines
+                for session in json.loads(_text(folder / INFO))["sessions"]:
+                    self.sessions.append({"cell": dict(cell), "launched_ns": launched_ns, **session})
+            for line in written:
+                kind = line.pop("kind")
+                if kind == "request":
+                    self.truth.append(line)
+                elif kind == "step":
+                    self.steps.append({**cell, **line})
 
 
 def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> None:

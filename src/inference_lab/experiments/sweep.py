@@ -6,10 +6,8 @@ in each round; any other is the server's own (max_num_seqs ...): each value gets
 
 import json
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments.served import words
 from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Measurement, csv_text
+from inference_lab.records.temporary import temporary_folder
 from inference_lab.serving import load_command
 from inference_lab.serving.record_file import INFO, NAME, PARTIAL
 from inference_lab.serving.scraper import Scraper, metrics_of
@@ -63,8 +62,11 @@ class Recorded:
         `progress` is told how many loads there were so far. Raises MeasurementRefused when the server or a
         client dies; what they did until then is kept.
         """
-        number, place = len(self.servers), Path(tempfile.mkdtemp(prefix="inference-lab-server-"))
-        with start_server(settings, place / "server.log") as server:
+        number = len(self.servers)
+        with (
+            temporary_folder("server") as place,
+            start_server(settings, place / "server.log") as server,
+        ):
             first = len(self.sessions)
             told = {"server": number, "settings": dict(settings), "facts": server.facts}
             self.servers.append(told)  # the facts grow until the server has stopped
@@ -76,7 +78,6 @@ class Recorded:
                     progress(len(self.sessions))
             finally:
                 self.steps += list(_in_loads(server.steps(), self.sessions[first:], number))
-        shutil.rmtree(place)
 
     def _load(self, server: Server, load: Load, folder: Path, before: int) -> int:
         """Run one load; how many requests it recorded."""
