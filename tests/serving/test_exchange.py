@@ -8,8 +8,9 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_lab.serving import exchange as exchange_module
-from inference_lab.serving.exchange import DONE, Exchange, Reading
+from inference_lab.serving import reading as reading_module
+from inference_lab.serving.exchange import Exchange
+from inference_lab.serving.reading import DONE, Reading
 from tests.serving.support import record_of
 
 
@@ -157,7 +158,7 @@ class TestAlike(unittest.TestCase):
     def test_texts_are_not_parsed(self) -> None:
         """Of a hundred chunks with other texts, empty ones among them, a few are parsed."""
         said = [chunk("" if number % 3 else f"t{number}") for number in range(100)]
-        with mock.patch.object(exchange_module, "_parse", wraps=exchange_module._parse) as parse:  # pyright: ignore[reportPrivateUsage]
+        with mock.patch.object(reading_module, "parse", wraps=reading_module.parse) as parse:
             record = record_of(exchange(*said, END, usage(101)))
         self.assertEqual((record.output_tokens, record.status), (101, "ok"))
         self.assertLess(parse.call_count, 8)

@@ -296,15 +296,18 @@ SLO = {f"{metric.name}_ms": metric for metric in TIMES}
 
 
 def goodput(slo: Mapping[str, float]) -> RunMetric:
-    """Requests that met every bound of `slo` (named as in SLO, ms) a second.
+    """Requests that met every bound of `slo` (named as in SLO, ms) a second; what is undefined is not met.
 
-    Raises ConfigError for a bound of no such name.
+    Raises ConfigError for a bound of no such name, or that is no positive number.
     """
     if unknown := [name for name in slo if name not in SLO]:
         raise ConfigError(f"slo {unknown[0]!r} is no bound; there are {', '.join(SLO)}")
+    if wrong := [name for name, bound in slo.items() if not bound > 0]:
+        raise ConfigError(f"slo {wrong[0]} is {slo[wrong[0]]}, must be a positive number of ms")
 
     def met(request: RequestRecord) -> bool:
-        return all(time <= bound * 1e6 for name, bound in slo.items() for time in SLO[name].times(request))
+        times = [(SLO[name].times(request), bound * 1e6) for name, bound in slo.items()]
+        return all(len(values) > 0 and max(values) <= bound_ns for values, bound_ns in times)
 
     words = " and ".join(f"{name} <= {bound:g}" for name, bound in sorted(slo.items()))
     needs = tuple(need for name in sorted(slo) for need in SLO[name].needs)

@@ -239,7 +239,7 @@ class Client:
 
         A request whose kept connection ended before any byte of an answer goes once more over a new one.
         """
-        exchange = Exchange()
+        exchange = Exchange(request)
         connection: _Connection | None = None
         response: Response | None = None
         try:

@@ -1,42 +1,41 @@
-"""One request as it went over the wire, and what the answer means.
+"""One request as it went over the wire, and its record.
 
-`Exchange` holds facts: payloads and their times, how the connection ended. `Reading` interprets them
-once the stream is over: which chunks are tokens, how many, and with which status the request ended.
+`Exchange` holds facts: payloads and their times, how the connection ended. `read_now` interprets them
+once the stream is over: when which tokens came, and with which status and words the request ended.
 """
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from inference_lab.records.requests import RequestRecord
+from inference_lab.serving.reading import Reading, error_text, parse
 from inference_lab.serving.redaction import Redact, redacted
 
-DONE = b"[DONE]"
-_CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
-_ERROR_CHARACTERS = 300
-_TEXT = re.compile(rb'"(?:text|content)": ?"([^"\\\x00-\x1f]*)"')
-_PLAIN = re.compile(rb"[ !#-\[\]-~]*")
-_raw_decode = json.JSONDecoder().raw_decode
+_WORDS = 300  # characters of an error or a note
+_READ_WORDS = 4096  # of which they are cut, so that no text a server wrote takes long to redact
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What was sent and what came back. `stamps_ns[i]` is when the read that completed payload i arrived.
+    """The bytes sent and what came back. `stamps_ns[i]` is when the read that completed payload i arrived.
 
     `ended` is how it ended: "complete" (the HTTP message did), "closed", "timeout", "cancelled",
     "connect" (there was no connection), or "broken"; `detail` says more in words. `resent` counts how often
     the request went again because a kept connection had ended before any byte of an answer; `sent_ns` is
     that of the last time. `headers` are those of the answer that mean something here, by lower-case name.
-    `notes` are odd things about it that decide nothing.
+    `errors` are events that are errors by their name, `body_start` is what is outside of events: the start
+    of a body without any, else what came after the last. `notes` are odd things that decide nothing.
     """
 
+    request: bytes = b""
     sent_ns: int | None = None
     resent: int = 0
     http_status: int | None = None
     headers: dict[str, str] = field(default_factory=dict[str, str])
     payloads: list[bytes] = field(default_factory=list[bytes])
+    errors: list[bytes] = field(default_factory=list[bytes])
     stamps_ns: list[int] = field(default_factory=list[int])
     shared_reads: list[range] = field(default_factory=list[range])
     user_stamped: set[int] = field(default_factory=set[int])
@@ -82,271 +81,145 @@ class Attempt:
     exchange: Exchange
 
 
-@dataclass(slots=True)
-class _Chunk:
-    event: int
-    tokens: int
-    is_empty: bool
+def read_now(attempt: Attempt, *, clock: str, redact: Redact = str) -> RequestRecord:
+    """The record of an attempt, all its payloads read at once.
 
-
-class Reading:
-    """Interprets the payloads of one stream in order.
-
-    A chunk's tokens are counted from its `token_ids` where it has them, else it is one token, also
-    when its text is empty; a first chat chunk with a role alone is none. Wherever the server says how
-    many tokens there are by now (`usage`: in every chunk, in the last, in a chunk of its own) the
-    chunks since it last said so get exactly that many.
+    What the server wrote is redacted before anything is cut.
     """
+    exchange, reading = attempt.exchange, Reading()
+    for payload in exchange.payloads:
+        reading.add(payload)
+    chunks, counted = reading.settle(lambda: _most_tokens(exchange))
+    stamps_ns = exchange.stamps_ns
+    times = [stamps_ns[event] for event, tokens in chunks for _ in range(tokens)]
+    place = {event: index for index, (event, _) in enumerate(chunks)} if exchange.shared_reads else {}
+    censored: list[int] = []
+    coalesced = 0
+    for read in exchange.shared_reads:
+        inside = [place[event] for event in read if event in place]
+        coalesced += len(inside) > 1
+        censored += [index for index in inside if chunks[index][0] != read[-1]]
+    user_stamped: list[int] = []
+    if clock == "kernel" and exchange.user_stamped:
+        user_stamped = [index for index, (event, _) in enumerate(chunks) if event in exchange.user_stamped]
+    status, error = _status(exchange, reading)
+    notes = [*exchange.notes, *reading.notes]
+    if status == "ok" and not chunks:
+        notes.append("the answer is whole and holds no token")
 
-    def __init__(self) -> None:
-        self.usage: dict[str, Any] | None = None
-        self.finish_reason: str | None = None
-        self.error: str | None = None
-        self.done = False
-        self._chunks: list[_Chunk] = []
-        self._said_tokens = 0
-        self._said_chunks = 0
-        self._counted = 0
-        self._events = 0
-        self._before = self._after = b""
-        self._alike: dict[bool, tuple[int, bool]] = {}
+    def words(text: str, after: str = "") -> str:
+        after = redact(after)[: _WORDS // 2]
+        return " ".join(redact(text[:_READ_WORDS]).split())[: _WORDS - len(after)] + after
 
-    @property
-    def saw_token(self) -> bool:
-        """Whether a chunk so far carried a token."""
-        return any(chunk.tokens for chunk in self._chunks)
-
-    def add(self, payload: bytes) -> None:
-        """Take the next payload."""
-        event, self._events = self._events, self._events + 1
-        if (alike := self._look_alike(payload)) is not None:
-            self._counted += alike[0]
-            self._chunks.append(_Chunk(event, *alike))
-            return
-        if payload == DONE:
-            self.done = True
-            return
-        if not payload.strip():
-            return
-        try:
-            said = _parse(payload)
-        except ValueError as error:  # bytes that are not UTF-8, too
-            self._fail(f"event {event + 1} is not JSON: {error}")
-            return
-        if isinstance(said, dict) and (said.get("error") or said.get("object") == "error"):
-            self._fail(error_text(said))
-        elif _is_chunk(said):
-            knew = len(self._chunks)
-            self._add_chunk(event, said)
-            # What is the same of every such chunk hangs neither on those before it nor on more than one.
-            if knew and len(self._chunks) == knew + 1 and self.usage is None and self.finish_reason is None:
-                self._remember(payload, self._chunks[-1])
-        else:
-            self._fail(f"event {event + 1} is no chunk: {payload.decode(errors='replace')}")
-
-    def _remember(self, payload: bytes, chunk: _Chunk) -> None:
-        """Keep what a chunk was, for those that differ from it in one text alone."""
-        if (found := _TEXT.search(payload)) is None:
-            return
-        start, end = found.span(1)
-        if (payload[:start], payload[end:]) != (self._before, self._after):
-            self._before, self._after = payload[:start], payload[end:]
-            self._alike.clear()
-        self._alike[end > start] = (chunk.tokens, chunk.is_empty)
-
-    def _look_alike(self, payload: bytes) -> tuple[int, bool] | None:
-        """(tokens, is empty) of a chunk without parsing it, if one that was parsed is like it.
-
-        `_before` ends with the quote that opens the value of a `text` or `content`, `_after` begins with
-        the one that closes it. Any characters between that need no escape make the same JSON with another
-        string there, and nothing asks more of that string than whether it is empty.
-        """
-        before, after = self._before, self._after
-        start, end = len(before), len(payload) - len(after)
-        if start <= end and payload.startswith(before) and payload.endswith(after):
-            alike = self._alike.get(start < end)
-            if alike is not None and _PLAIN.fullmatch(payload, start, end):
-                return alike
-        return None
-
-    def _fail(self, error: str) -> None:
-        self.error = self.error or error
-
-    def _add_chunk(self, event: int, said: Mapping[str, Any]) -> None:
-        for choice in said.get("choices") or ():
-            self.finish_reason = choice.get("finish_reason") or self.finish_reason
-            if self.finish_reason in ("abort", "error"):
-                self._fail(f"finish_reason {self.finish_reason}")
-            tokens, is_empty = self._tokens(choice)
-            if tokens:
-                self._counted += tokens
-                self._chunks.append(_Chunk(event, tokens, is_empty))
-        usage = said.get("usage")
-        if isinstance(usage, dict):
-            self.usage = usage
-            total = usage.get("completion_tokens")
-            if isinstance(total, int) and total >= self._said_tokens:
-                since = self._chunks[self._said_chunks :]
-                _share(since, total - self._said_tokens)
-                if since or total == 0:
-                    self._said_tokens, self._said_chunks = total, len(self._chunks)
-
-    def _tokens(self, choice: Mapping[str, Any]) -> tuple[int, bool]:
-        """How many tokens this choice shows, and whether its text is empty."""
-        delta = choice.get("delta")
-        if not delta and "text" in choice:
-            text, carries = choice.get("text"), choice.get("text") is not None
-        else:
-            delta = delta or {}
-            text = next((delta[key] for key in _CONTENT if delta.get(key)), None)
-            carries = any(delta.get(key) is not None for key in _CONTENT)
-            if "role" in delta and not text and not self._chunks:
-                carries = False
-        ids = choice.get("token_ids")
-        if isinstance(ids, list):
-            return len(ids), not text
-        return int(carries), not text
-
-    def record(self, attempt: Attempt, *, clock: str, redact: Redact = str) -> RequestRecord:
-        """The record of this attempt, all payloads of its exchange having been added.
-
-        What the server wrote is redacted before anything is cut.
-        """
-        exchange = attempt.exchange
-        chunks = [chunk for chunk in self._chunks if chunk.tokens]
-        times = [exchange.stamps_ns[chunk.event] for chunk in chunks for _ in range(chunk.tokens)]
-        place = {chunk.event: index for index, chunk in enumerate(chunks)}
-        censored: list[int] = []
-        coalesced = 0
-        for read in exchange.shared_reads:
-            inside = [place[event] for event in read if event in place]
-            coalesced += len(inside) > 1
-            censored += [index for index in inside if chunks[index].event != read[-1]]
-        status, error = self._status(exchange)
-        usage = self.usage or {}
-        said_prompt = usage.get("prompt_tokens")
-        assert exchange.end_ns is not None
-        return RequestRecord(
-            request_id=attempt.request_id,
-            attempt=attempt.attempt,
-            scheduled_ns=attempt.scheduled_ns,
-            arrival_ns=attempt.arrival_ns,
-            admitted_ns=attempt.admitted_ns,
-            sent_ns=exchange.sent_ns,
-            first_token_ns=times[0] if times else None,
-            token_times_ns=tuple(times[1:]),
-            chunk_tokens=tuple(chunk.tokens for chunk in chunks),
-            finish_ns=exchange.end_ns,
-            status=status,
-            http_status=exchange.http_status,
-            prompt_tokens=said_prompt if isinstance(said_prompt, int) else None,
-            output_tokens=len(times),
-            counted_tokens=self._counted,
-            usage=redacted(self.usage, redact),
-            error=None if error is None else " ".join(redact(error).split())[:_ERROR_CHARACTERS],
-            clock=clock,
-            coalesced_reads=coalesced,
-            censored_chunks=tuple(censored),
-            user_stamped_chunks=tuple(
-                index
-                for index, chunk in enumerate(chunks)
-                if clock == "kernel" and chunk.event in exchange.user_stamped
-            ),
-            max_read_lag_ns=exchange.max_read_lag_ns,
-            resent=exchange.resent,
-            notes=tuple(redact(note) for note in exchange.notes),
-        )
-
-    def _status(self, exchange: Exchange) -> tuple[str, str | None]:
-        """(status, error): what the end of the exchange amounts to."""
-        ended, status = exchange.ended, exchange.http_status
-        detail = exchange.detail
-        if status is not None and status != 200:
-            return "http_error", f"HTTP {status}: {answer_text(exchange)}"
-        if status is None and ended not in ("cancelled", "timeout"):
-            return "connect_error", detail
-        if self.error is not None:
-            return "stream_error", self.error
-        if self.finish_reason is not None:
-            return "ok", detail
-        if ended in ("cancelled", "timeout"):
-            return ended, detail
-        if not exchange.payloads and _is_error_body(exchange.body_start):
-            return "stream_error", _body_text(exchange.body_start)
-        what = "[DONE]" if self.done else detail or "the stream ended"
-        return "truncated", f"{what} before a finish_reason" if self._events else f"{what}: no event"
-
-
-def _parse(payload: bytes) -> Any:
-    """The JSON value of a payload; for an object and nothing else in half the time of `json.loads`."""
-    text = payload.decode()
-    if text.startswith("{"):
-        said, end = _raw_decode(text)
-        if end == len(text):
-            return said
-    return json.loads(text)
-
-
-def _is_chunk(said: Any) -> bool:
-    if not isinstance(said, dict):
-        return False
-    choices = said.get("choices") or []
-    return isinstance(choices, list) and all(
-        isinstance(choice, dict) and isinstance(choice.get("delta") or {}, dict) for choice in choices
+    assert exchange.end_ns is not None
+    return RequestRecord(
+        request_id=attempt.request_id,
+        attempt=attempt.attempt,
+        scheduled_ns=attempt.scheduled_ns,
+        arrival_ns=attempt.arrival_ns,
+        admitted_ns=attempt.admitted_ns,
+        sent_ns=exchange.sent_ns,
+        first_token_ns=times[0] if times else None,
+        token_times_ns=tuple(times[1:]),
+        chunk_tokens=tuple([tokens for _, tokens in chunks]),
+        finish_ns=exchange.end_ns,
+        status=status,
+        http_status=exchange.http_status,
+        prompt_tokens=reading.prompt_tokens,
+        output_tokens=len(times),
+        counted_tokens=counted,
+        usage=_kept(reading.usage, redact),
+        error=None if error is None else words(error, "" if exchange.payloads else _facts(exchange)),
+        clock=clock,
+        coalesced_reads=coalesced,
+        censored_chunks=tuple(censored),
+        user_stamped_chunks=tuple(user_stamped),
+        max_read_lag_ns=exchange.max_read_lag_ns,
+        resent=exchange.resent,
+        hidden_tokens=reading.hidden_tokens,
+        notes=tuple(map(words, notes)),
     )
 
 
-def read_now(attempt: Attempt, *, clock: str, redact: Redact = str) -> RequestRecord:
-    """The record of an attempt, all its payloads read at once."""
-    reading = Reading()
-    for payload in attempt.exchange.payloads:
-        reading.add(payload)
-    return reading.record(attempt, clock=clock, redact=redact)
+def _most_tokens(exchange: Exchange) -> int:
+    """The most tokens that a total may say: of its answer a byte each, and twice what was asked for.
 
-
-def _share(chunks: Sequence[_Chunk], total: int) -> None:
-    """Make the chunks' tokens sum to `total`, which the server said of them together.
-
-    Too few are spread evenly, the earliest first: where a chunk holds several tokens nothing says
-    which. Too many are taken from empty chunks first, from the end (a bare `finish_reason` is none).
+    Twice, because a server that drafts several tokens a step may run over the end.
     """
-    missing = total - sum(chunk.tokens for chunk in chunks)
-    if missing > 0 and chunks:
-        each, more = divmod(missing, len(chunks))
-        for index, chunk in enumerate(chunks):
-            chunk.tokens += each + (index < more)
-    elif missing < 0:
-        last_first = list(reversed(chunks))
-        for chunk in sorted(last_first, key=lambda chunk: not chunk.is_empty):
-            taken = min(chunk.tokens, -missing)
-            chunk.tokens -= taken
-            missing += taken
+    try:
+        asked = parse(exchange.request.partition(b"\r\n\r\n")[2])
+        limits = [asked.get(name) for name in ("max_tokens", "max_completion_tokens")]
+    except (ValueError, AttributeError):
+        limits = []
+    received = sum(map(len, exchange.payloads))
+    return min([received, *(2 * limit for limit in limits if isinstance(limit, int) and limit > 0)])
 
 
-def error_text(said: Any) -> str:
-    """The message of an OpenAI-style error object, or the object itself as text."""
-    error = said.get("error", said) if isinstance(said, dict) else said
-    message = error.get("message") if isinstance(error, dict) else error
-    return str(message or error)
+def _kept(usage: Mapping[str, Any] | None, redact: Redact) -> Any:
+    """The usage for the record, unless it is nested so deeply that no reader could take it."""
+    try:
+        return redacted(usage, redact)
+    except RecursionError:
+        return None
+
+
+def _status(exchange: Exchange, reading: Reading) -> tuple[str, str | None]:
+    """(status, error): what the end of the exchange amounts to."""
+    ended, status, detail = exchange.ended, exchange.http_status, exchange.detail
+    if status is not None and not 200 <= status < 300:
+        return "http_error", f"HTTP {status}: {_said(exchange)[0] or 'empty body'}"
+    if status is None and ended not in ("cancelled", "timeout"):
+        return "connect_error", detail
+    if reading.error is not None:
+        return "stream_error", reading.error
+    if exchange.errors:
+        return "stream_error", _text(exchange.errors[0])[0] or "an error without words"
+    if reading.finish_reason is not None:
+        return "ok", detail
+    if ended in ("cancelled", "timeout"):
+        return ended, detail
+    said, is_error = _said(exchange)
+    if is_error:
+        return "stream_error", said
+    if not exchange.payloads and said and _facts(exchange):
+        return "stream_error", f"no stream of events: {said}"
+    what = "[DONE]" if reading.done else detail or "the stream ended"
+    what += " before a finish_reason" if exchange.payloads else ": no event"
+    return "truncated", ": ".join(filter(None, (what, said, *reading.notes)))
 
 
 def answer_text(exchange: Exchange) -> str:
-    """What an answer that is no stream says: the server's message, and where it points to."""
-    location = exchange.headers.get("location")
-    return _body_text(exchange.body_start) + (f"; Location: {location}" if location else "")
+    """What an answer that is no stream says: the server's message, and what its header tells."""
+    return (_said(exchange)[0] or "empty body") + _facts(exchange)
 
 
-def _body_text(body: bytes) -> str:
-    text = body.decode("utf-8", "replace").strip()
+def _facts(exchange: Exchange) -> str:
+    """What the header says of an answer that is no plain stream of events, to stand behind its words."""
+    headers, status = exchange.headers, exchange.http_status or 0
+    kind = headers.get("content-type", "").partition(";")[0].strip()
+    usual = ("", "text/event-stream", "application/json" if status >= 300 else "")  # as errors are
+    facts = [] if kind in usual else [kind]
+    if (encoding := headers.get("content-encoding", "identity")) != "identity":
+        facts.append(f"Content-Encoding: {encoding}")
+    if "location" in headers:
+        facts.append(f"Location: {headers['location']}")
+    return "".join(f"; {fact}" for fact in facts)
+
+
+def _said(exchange: Exchange) -> tuple[str, bool]:
+    """The words of a body outside of events, and whether they are those of an error object."""
+    body = exchange.body_start
+    if exchange.headers.get("content-encoding", "identity") != "identity":
+        try:
+            body = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(body, _READ_WORDS)
+        except zlib.error:
+            return "cannot be decoded", False
+    return _text(body)
+
+
+def _text(body: bytes) -> tuple[str, bool]:
     try:
-        return error_text(json.loads(text))
-    except ValueError:
-        return text or "empty body"
-
-
-def _is_error_body(body: bytes) -> bool:
-    try:
-        said = json.loads(body)
-    except ValueError:
-        return False
-    return isinstance(said, dict) and bool(said.get("error"))
+        said = parse(body)
+        return error_text(said), isinstance(said, dict) and bool(said.get("error"))
+    except (ValueError, RecursionError):
+        return body.decode("utf-8", "replace").strip(), False

@@ -10,10 +10,12 @@ from time import monotonic_ns
 import httptools
 
 from inference_lab.errors import InputError
-from inference_lab.serving.exchange import DONE, Exchange, Reading
+from inference_lab.serving.exchange import Exchange
+from inference_lab.serving.reading import DONE, Reading
 from inference_lab.serving.sse import EventScanner
 
 _KEPT_HEADERS = frozenset({"content-encoding", "content-type", "location", "retry-after"})
+_DONE_BYTES = 32  # no chunk is shorter
 _DONE_GRACE_NS = 250_000_000  # after [DONE] the message should end; a server that waits is not waited for
 
 
@@ -40,6 +42,7 @@ class Response:
         "_done_ns",
         "_ended_chunk",
         "_is_over",
+        "_is_stream",
         "_keep_body_bytes",
         "_parser",
         "_peeked",
@@ -60,7 +63,8 @@ class Response:
         self.began = False  # whether a byte of it has come
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._scanner = EventScanner()
-        exchange.payloads = self._scanner.payloads
+        exchange.payloads, exchange.errors = self._scanner.payloads, self._scanner.errors
+        self._is_stream = False
         self._is_over = False
         self._ended_chunk = False
         self._between_events = False
@@ -76,13 +80,19 @@ class Response:
 
     def on_headers_complete(self) -> None:
         """Called by the parser when the header is whole."""
-        if self._parser is not None and (status := self._parser.get_status_code()) >= 200:
-            self.exchange.http_status = status
+        if self._parser is None:
+            return
+        headers, status = self.exchange.headers, self._parser.get_status_code()
+        if status < 200:  # the answer is yet to come
+            headers.clear()
+            return
+        self.exchange.http_status = status
+        self._is_stream = status < 300 and headers.get("content-encoding", "identity") == "identity"
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser with a piece of the body, chunk sizes removed."""
         exchange = self.exchange
-        if exchange.http_status == 200:
+        if self._is_stream:
             self._scanner.feed(body)
             if exchange.payloads:
                 return
@@ -109,7 +119,7 @@ class Response:
         if self._between_events and (payload := _whole_event(data)) is not None:
             exchange.payloads.append(payload)
             exchange.stamp(at_ns, lag_ns)
-            if payload == DONE:
+            if len(payload) < _DONE_BYTES and payload.strip() == DONE:
                 self._done_ns = self._done_ns or at_ns
             return
         self.began = True
@@ -127,12 +137,15 @@ class Response:
         self._between_events = self._ended_chunk and data[-1:] == b"\n" and self._scanner.is_between_events
         if self._is_over:
             self.finish("complete", at_ns)
-        elif self._done_ns is None and exchange.payloads[-1:] == [DONE]:
+        elif self._done_ns is None and exchange.payloads and exchange.payloads[-1].strip() == DONE:
             self._done_ns = at_ns
 
     def finish(self, ended: str, at_ns: int, detail: str | None = None) -> None:
         """The exchange is over: nothing more will be read into it."""
-        self.exchange.end(ended, at_ns, detail)
+        exchange = self.exchange
+        exchange.end(ended, at_ns, detail)
+        if exchange.payloads:
+            exchange.body_start = self._scanner.left[: self._keep_body_bytes]
         self.withdraw()
 
     def withdraw(self) -> None:
