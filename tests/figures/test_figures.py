@@ -3,23 +3,28 @@
 import csv
 import io
 import math
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import TestCase
 from xml.etree import ElementTree
-
-import matplotlib
 
 from inference_lab.analysis.timing import summarise
 from inference_lab.errors import RecordError
 from inference_lab.figures import latency, ratios, throughput
 from inference_lab.figures.sheet import timed_call
+from inference_lab.figures.style import matplotlib
 from inference_lab.records.record import View
 from inference_lab.records.svg import read_metadata
 from tests.analysis.views import view_of as analysis_view_of
+from tests.checkout import ROOT
 from tests.figures.views import SOURCE, view_of
 from tests.synthetic import steady, timing_record
 
@@ -395,6 +400,18 @@ class OriginTests(TestCase):
         self.assertEqual(read_metadata(latency.draw(replace(small_view(rounds=2), source=source))), source)
         for name in FIGURES:
             self.assertEqual(read_metadata(plain(name)), small_view().source)
+
+    def test_nothing_of_the_shell_reaches_matplotlib(self) -> None:
+        """A notebook's MPLBACKEND and a torn matplotlibrc, here or named, change no import."""
+        for path in (ROOT / "src").rglob("*.py"):
+            if path.name != "style.py":
+                self.assertNotRegex(path.read_text(), r"(?m)^\s*(import|from) matplotlib", path)
+        with TemporaryDirectory() as folder:
+            Path(folder, "matplotlibrc").write_bytes(b"backend: none\n\xff\n")
+            variables = {"MPLBACKEND": "module://matplotlib_inline.backend_inline", "MATPLOTLIBRC": folder}
+            words = [sys.executable, "-c", "from inference_lab.figures import timeline"]
+            done = subprocess.run(words, cwd=folder, env={**os.environ, **variables}, stderr=subprocess.PIPE)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
 
     def test_the_style_ends_with_the_figure(self) -> None:
         """rcParams are what they were before."""

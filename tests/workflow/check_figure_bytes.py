@@ -9,9 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest import TestCase
 
-from matplotlib import font_manager, get_data_path
-
 from inference_lab.figures import client_error, latency, ratios, selfcheck, throughput
+from inference_lab.figures.style import font_manager, matplotlib
 from tests.analysis.selfchecks import selfcheck_record, selfcheck_view
 from tests.figures.views import view_of
 from tests.synthetic import steady, timing_record
@@ -53,11 +52,13 @@ class ByteTests(TestCase):
                 made.mkdir()
             (away / "matplotlibrc").write_text(HOSTILE)
             fonts = copy.copy(font_manager.fontManager)
-            serif = str(Path(get_data_path(), "fonts", "ttf", "DejaVuSerif.ttf"))
+            serif = str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSerif.ttf"))
             fonts.ttflist = [font_manager.FontEntry(fname=serif, name="DejaVu Sans")]
             font_manager.json_dump(fonts, hidden / f"fontlist-v{fonts._version}.json")  # pyright: ignore
             children = [
-                self.draw_elsewhere(away, MPLCONFIGDIR=str(empty), PYTHONHASHSEED="1", TZ="Asia/Tokyo"),
+                self.draw_elsewhere(
+                    away, MPLCONFIGDIR=str(empty), PYTHONHASHSEED="1", TZ="Asia/Tokyo", MPLBACKEND="none"
+                ),
                 self.draw_elsewhere(
                     Path(folder), MPLCONFIGDIR=str(hidden), PYTHONHASHSEED="2", LC_ALL="C.UTF-8"
                 ),

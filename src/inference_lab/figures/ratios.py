@@ -7,8 +7,6 @@ that the claim rule (analysis/claim_rule.py) accepts.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from matplotlib.axes import Axes
-
 from inference_lab.analysis.intervals import Estimate
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.figures.cells import Cell, by_path, cells, known
@@ -22,7 +20,7 @@ from inference_lab.figures.sheet import (
     sheet,
     timed_call,
 )
-from inference_lab.figures.style import FAINT, INK, scale, styled, svg
+from inference_lab.figures.style import FAINT, INK, Axes, scale, styled, svg
 from inference_lab.records.record import View
 
 

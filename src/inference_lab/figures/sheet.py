@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from inference_lab.analysis.intervals import Estimate
 from inference_lab.errors import RecordError
 from inference_lab.figures.cells import Cell, by_path, varied_axis
-from inference_lab.figures.style import ALARM, MARKS, SMALL, Line, Mark, page
+from inference_lab.figures.style import ALARM, MARKS, SMALL, Axes, Figure, Line, Mark, page
 from inference_lab.records.raw import CELL_COLUMNS
 from inference_lab.records.record import View
 

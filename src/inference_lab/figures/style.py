@@ -6,13 +6,18 @@ Lengths are points; WIDTH is 800 px. Colours are from Okabe and Ito's palette fo
 
 import io
 import math
+import os
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+os.environ.pop("MPLBACKEND", None)  # as Jupyter sets it, it names a module that is not installed here
+os.environ["MATPLOTLIBRC"] = os.devnull
+with chdir("/"):  # a matplotlibrc in the working directory comes before that variable
+    import matplotlib
+
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
