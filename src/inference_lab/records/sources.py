@@ -153,7 +153,7 @@ class Sources:
             names = dict.fromkeys(_imports(tree, path))
             self._read[path] = _Source(
                 digest_of_tree(tree),
-                digest_of_tree(tree, wordless=True),
+                digest_of_tree(tree, wordless=True) if path.startswith(SOURCE_ROOT) else "",
                 tuple(name for name in names if _counts(name) and module_path(name, self.root)),
                 tuple(filter(None, map(_distribution, names))),
             )
@@ -162,7 +162,7 @@ class Sources:
 
 class _Source(NamedTuple):
     digest: str
-    wordless: str
+    wordless: str  # of the package's own sources: nothing else is behind a measurement
     ours: tuple[str, ...]  # modules of the package it imports
     others: tuple[str, ...]  # third-party distributions it imports
 
