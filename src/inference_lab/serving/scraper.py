@@ -3,9 +3,12 @@
 Keeps the families of vLLM alone, which the reference server speaks too. Derives nothing.
 """
 
+import math
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from time import monotonic_ns
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from inference_lab.serving.server_process import get, root
 
 PREFIX = "vllm:"
-_SAME = ("engine", "model_name")  # labels that one engine with one model has no use for
+_SAME = ("engine", "model_name")  # labels over which values are put together
 
 
 @dataclass
@@ -47,9 +50,31 @@ class Scraper:
 def metrics_of(page: bytes | None, *, gauges: bool = False) -> dict[str, float] | None:
     """`{name{labels}: value}` of vLLM's families on a page, or of its gauges alone; None without a page.
 
-    Of a histogram its sum and count; its buckets are coarser than what is asked of them here.
+    Engines behind one page are one server: their values are added, but of a share (`_perc`, the used part of
+    each engine's KV cache) the largest counts, because the fullest cache is the one that makes requests wait.
+    Of a histogram its sum and count; its buckets are coarser than what is asked of them here. A value that is
+    no number is left out. A page that cannot be read (HTML, JSON, one that is cut off) is no page; that is
+    said once.
     """
-    return None if page is None else dict(_values(page.decode(), gauges=gauges))
+    if page is None:
+        return None
+    values: dict[str, float] = {}
+    try:
+        text = page.decode()
+        if not text.endswith("\n"):
+            raise ValueError("its last line has no end")
+        for name, value in _values(text, gauges=gauges):
+            before = values.get(name, 0.0)
+            values[name] = max(before, value) if name.partition("{")[0].endswith("_perc") else before + value
+    except ValueError:
+        _say_unreadable()
+        return None
+    return values
+
+
+@cache
+def _say_unreadable() -> None:
+    print("a page /metrics cannot be read: it counts as no page, and so will others", file=sys.stderr)
 
 
 def _values(page: str, *, gauges: bool) -> Iterator[tuple[str, float]]:
@@ -60,6 +85,6 @@ def _values(page: str, *, gauges: bool) -> Iterator[tuple[str, float]]:
             continue
         for sample in family.samples:
             labels = {name: value for name, value in sample.labels.items() if name not in _SAME}
-            if not sample.name.endswith(("_bucket", "_created")):
+            if not sample.name.endswith(("_bucket", "_created")) and math.isfinite(sample.value):
                 words = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
                 yield sample.name.removeprefix(PREFIX) + (f"{{{words}}}" if words else ""), sample.value

@@ -6,9 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -34,6 +36,7 @@ TAIL_LINES = 15
 _ERROR = re.compile(r"^(?:[\w.]+(?:Error|Exception)|\S+: error): .+$", re.MULTILINE)
 _NOISE = re.compile(r"nanobind: |See \S+nanobind| - (leaked|\.\.\.)|\s+warnings\.warn")  # after the end
 _STOP_S = 20.0
+_MAX_PAGE_BYTES = 16 << 20  # a server never says how much is kept of it
 _open = build_opener(ProxyHandler({})).open  # as the load client: no proxy, whatever the environment names
 
 
@@ -106,19 +109,24 @@ def cause(log: Path) -> str:
 
 
 def get(url: str, timeout_s: float = 5.0) -> bytes | None:
-    """The body of a GET that was answered with 200, else None."""
+    """The body of a GET that was answered with 200, whole, in time and within bounds; else None."""
+    give_up_s, body = time.monotonic() + timeout_s, b""
     try:
         with _open(url, timeout=timeout_s) as answer:
-            return answer.read()
-    except (URLError, OSError, ValueError):  # HTTP errors are URLErrors; ValueError: no HTTP at all
+            while piece := answer.read1(1 << 20):
+                body += piece
+                if len(body) > _MAX_PAGE_BYTES or time.monotonic() > give_up_s:
+                    return None
+            return None if answer.length else body  # what is left of a body that was cut off
+    except (URLError, HTTPException, OSError, ValueError):  # HTTP errors are URLErrors; ValueError: no HTTP
         return None
 
 
 def version(base_url: str) -> str | None:
     """What the server's /version says, or None when it has no such page."""
     try:
-        return str(json.loads(get(f"{root(base_url)}/version") or b"")["version"])
-    except (ValueError, KeyError, TypeError):
+        return str(json.loads(get(f"{root(base_url)}/version") or b"")["version"])[:100]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
