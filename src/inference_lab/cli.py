@@ -34,7 +34,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add.add_argument("--lock", default=locks.MACHINE_LOCK, help="name of the machine's one lock")
     add.set_defaults(run=_measure)
     add = _stage(commands, "summarize", "make summary.csv from the raw samples", of_load=True)
-    add.set_defaults(run=_summarize)
+    add.set_defaults(run=_summarize, anywhere=True)
     add = _stage(commands, "figure", "draw one figure or page")
     add.add_argument("figure", help="file name as in judge.figures")
     add.set_defaults(run=_figure)
@@ -47,10 +47,10 @@ def main(words: Sequence[str] | None = None) -> int:
         from inference_lab.serving import load_command
 
         load_command.add_arguments(add)
-    add.set_defaults(run=_load, words=words)
+    add.set_defaults(run=_load, words=words, anywhere=True)
     add = commands.add_parser("figures", help="draw the figures of a recorded load")
     add.add_argument("folder", type=Path)
-    add.set_defaults(run=_figures)
+    add.set_defaults(run=_figures, anywhere=True)
     add = commands.add_parser("serve-reference", help="a server whose truth is known, to be loaded")
     if words[:1] == ["serve-reference"]:
         from inference_lab.serving import serve_reference
@@ -65,11 +65,11 @@ def main(words: Sequence[str] | None = None) -> int:
     add.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")
     add.add_argument("--receipt", type=Path, help="write the stage's receipt here and skip what it knows")
     _add_log(add)
-    add.set_defaults(run=_verify)
+    add.set_defaults(run=_verify, anywhere=True)
 
     add = commands.add_parser("explain", help="where a figure, summary or record comes from")
     add.add_argument("file", type=Path)
-    add.set_defaults(run=_explain)
+    add.set_defaults(run=_explain, anywhere=True)
 
     add = commands.add_parser("records", help="what is recorded, and what was superseded")
     add.set_defaults(run=_records)
@@ -158,10 +158,33 @@ def _give_up(stream: TextIO) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
+def _enter_checkout(args: argparse.Namespace) -> None:
+    """Started outside a checkout, work in the one that this package is of.
+
+    Files and folders that the user named stay where he named them.
+    """
+    home = Path(__file__).parents[2]
+    if Path("src", "inference_lab").is_dir() or not (home / "pyproject.toml").is_file():
+        return
+    for name, value in vars(args).items():
+        if isinstance(value, Path):
+            setattr(args, name, value.absolute())
+    if named := vars(args).get("experiment"):  # or the folder of a load, or several of both
+        found = [str(Path(each).absolute()) if Path(each).exists() else each for each in _listed(named)]
+        args.experiment = found if isinstance(named, list) else found[0]
+    os.chdir(home)
+
+
+def _listed(named: str | list[str]) -> list[str]:
+    return [named] if isinstance(named, str) else named
+
+
 def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int, TextIO]:
     """(what is said, exit status, where it is said)."""
     try:
         locks.die_with_run()
+        if vars(args).get("anywhere"):
+            _enter_checkout(args)
         said = args.run(args)
         if isinstance(said, tuple):
             return (*said, sys.stdout)  # pyright: ignore[reportUnknownVariableType]

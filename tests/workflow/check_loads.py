@@ -3,13 +3,17 @@
 import contextlib
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
 from inference_lab import cli, loads
+from inference_lab.records import installed
 from inference_lab.serving.reference_process import reference_server
 
 
@@ -24,10 +28,11 @@ class TestLoads(unittest.TestCase):
     def setUpClass(cls) -> None:
         """A load as a user starts it, with no option but where and how much; no calibration is near."""
         cls.enterClassContext(mock.patch.object(loads, "CALIBRATION", "none"))
+        cls.enterClassContext(mock.patch.object(installed, "check_loaded"))  # tests, too, are loaded here
         cls.base_url = cls.enterClassContext(reference_server(["--ttft-ms", "2", "--itl-ms", "1"]))
         cls.made = Path(cls.enterClassContext(tempfile.TemporaryDirectory()), "run1")
-        status, cls.said, _ = cls.command("load", *cls.words(cls.made))
-        assert status == 0, cls.said
+        status, cls.said, error = cls.command("load", *cls.words(cls.made))
+        assert status == 0, error
 
     def setUp(self) -> None:
         """A copy of the load's folder."""
@@ -105,6 +110,44 @@ class TestLoads(unittest.TestCase):
         manifest = json.loads((self.folder / "manifest.json").read_text())
         self.assertEqual(len(manifest["sessions"]), 2)
         self.assertFalse(list(self.folder.glob("*.partial")))
+
+    def test_any_folder_will_do(self) -> None:
+        """Outside a checkout a load is recorded, drawn, verified and explained where its user named it."""
+        lab = [sys.executable, "-c", "import sys; from inference_lab.cli import main; sys.exit(main())"]
+        at = self.folder.parent
+        loading = ["load", *self.words(Path("elsewhere"), "--api-key-env", "LAB_KEY")]
+        for words in (
+            loading,
+            ["figures", "elsewhere"],
+            ["verify", "elsewhere"],
+            ["explain", "elsewhere/timeline.svg"],
+            ["summarize", "elsewhere"],
+        ):
+            environ = {**os.environ, "LAB_KEY": "sk-nobody-reads-this"}
+            done = subprocess.run([*lab, *words], cwd=at, capture_output=True, text=True, env=environ)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual({path.name for path in at.iterdir()}, {"run1", "elsewhere"})
+        self.assertTrue((at / "elsewhere" / "timeline.svg").exists())
+
+    def test_the_record_is_sealed_before_a_word_is_printed(self) -> None:
+        """A reader that is gone or a full disk behind stdout costs the words, never the record."""
+        lab = [sys.executable, "-c", "import sys; from inference_lab.cli import main; sys.exit(main())"]
+        read, write = os.pipe()
+        os.close(read)
+        full = os.open("/dev/full", os.O_WRONLY)
+        for name, out, error, code in (("a", write, subprocess.PIPE, 141), ("b", full, subprocess.PIPE, 2)):
+            words = ["load", *self.words(self.folder.with_name(name))]
+            done = subprocess.run([*lab, *words], stdout=out, stderr=error, text=True)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertNotIn("Traceback", done.stderr)
+            self.assertNotIn("Exception", done.stderr)
+            self.assertEqual(self.command("verify", str(self.folder.with_name(name)))[0], 0)
+            self.assertFalse(list(self.folder.with_name(name).glob("*.partial")))
+        words = ["load", *self.words(self.folder.with_name("c"))]
+        done = subprocess.run([*lab, *words], stdout=full, stderr=write)  # nobody hears anything
+        self.assertEqual(self.command("verify", str(self.folder.with_name("c")))[0], 0)
+        os.close(write)
+        os.close(full)
 
     def test_failures_are_recorded_and_told(self) -> None:
         """A load whose requests fail ends with 1, and its record is as whole as any."""
