@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import shutil
 import socket
+import subprocess
 import unittest
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -47,6 +49,12 @@ def write_tests_receipt(**environment_changes: Any) -> None:
     here = platform_and_packages(step.pins(Sources())) | environment_changes
     receipt = chain.receipt_of(step, step.inputs(Sources()), step.pins(Sources()))
     write_json(TESTS, chain.seal({**receipt, "tests": {}, "environment": here}))
+
+
+def git(*words: str) -> str:
+    """What git says here, as somebody who may commit."""
+    who = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *who, *words], check=True, capture_output=True, text=True).stdout.strip()
 
 
 class MeasureTest(unittest.TestCase):
@@ -237,14 +245,37 @@ class MeasureTest(unittest.TestCase):
     def test_the_commit_is_noted(self) -> None:
         """In a repository the manifest names the commit and whether what matters was changed since."""
         self.measure()
-        self.assertIsNone(read_json(MANIFEST)["git"])  # no repository here
-        outputs = {"rev-parse": "c" * 40, "status": " M src/inference_lab/attention.py"}
-        answer = mock.patch(
-            "subprocess.run", lambda words, **_: SimpleNamespace(stdout=outputs[words[1]] + "\n")
+        manifest = read_json(MANIFEST)
+        self.assertEqual(
+            (manifest["git"], manifest["git_reason"]), (None, "this folder is no git repository")
         )
-        with answer:
+        git("init", "-q")
+        git("add", "src", "predictions", "pyproject.toml")
+        git("commit", "-qm", "sources")
+        self.measure()
+        commit = git("rev-parse", "HEAD")
+        self.assertEqual(read_json(MANIFEST)["git"], {"commit": commit, "dirty": False})
+        edit("src/inference_lab/unused.py", "ruff", "mypy")
+        self.measure(in_pipeline=False)
+        self.assertEqual(read_json(MANIFEST)["git"], {"commit": commit, "dirty": True})
+
+    def test_a_commit_of_another_repository_is_not_noted(self) -> None:
+        """Inside another repository, with untracked sources or no commit, none is named and why is said."""
+        git("init", "-q", "outer")
+        git("-C", "outer", "commit", "-qm", "outer", "--allow-empty")
+        shutil.copytree(".", "outer/inner", ignore=shutil.ignore_patterns("outer"))
+        with contextlib.chdir("outer/inner"):
             self.measure()
-        self.assertEqual(read_json(MANIFEST)["git"], {"commit": "c" * 40, "dirty": True})
+            self.assertIn("inside another git repository", read_json(MANIFEST)["git_reason"])
+            with mock.patch.dict(os.environ, {"GIT_DIR": str(Path("../.git").resolve())}):  # as in a hook
+                self.measure()
+            self.assertIsNone(read_json(MANIFEST)["git"])
+            git("init", "-q")
+            self.measure()
+            self.assertEqual(read_json(MANIFEST)["git_reason"], "git does not track the sources here")
+            git("add", "src", "predictions", "pyproject.toml")
+            self.measure()
+            self.assertEqual(read_json(MANIFEST)["git_reason"], "there is no commit here yet")
 
 
 class TestsStageTest(unittest.TestCase):
@@ -278,18 +309,23 @@ class TestsStageTest(unittest.TestCase):
             self.run_tests(ZeroDivisionError)
         self.assertTrue(TESTS.exists())
 
-    def test_no_evidence_leaves_none(self) -> None:
-        """Failing tests, and a source or test that changes while they run, leave no receipt behind."""
+    def test_no_evidence_leaves_what_was_there(self) -> None:
+        """Failing tests, and a source or test that changes while they run, write no receipt, delete none."""
 
         def edits() -> Mapping[str, str]:
             edit("tests/test_attention.py", "42", "41")
             return {"a.B.test_c": "passed"}
 
         for outcome, error in ((TestsFailed("1 of 2 failed"), TestsFailed), (edits, RecordError)):
-            write_tests_receipt()
-            with self.subTest(error), self.assertRaises(error):
-                self.run_tests(outcome)
-            self.assertFalse(TESTS.exists())
+            for receipt in (None, "of an earlier source"):
+                TESTS.unlink(missing_ok=True)
+                if receipt:
+                    TESTS.parent.mkdir(exist_ok=True)
+                    TESTS.write_text(receipt)
+                with self.subTest(error, receipt=receipt), self.assertRaises(error):
+                    self.run_tests(outcome)
+                self.assertEqual(TESTS.read_text() if TESTS.exists() else None, receipt)
+                Path("tests/test_attention.py").write_text(checkout.FILES["tests/test_attention.py"])
 
 
 class DeriveTest(unittest.TestCase):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from inference_lab.errors import LabError, RecordError
+from inference_lab.errors import LabError
 from inference_lab.records import chain, layout, locks
 from inference_lab.records.files import canonical
 
@@ -288,18 +288,16 @@ def _verify(args: argparse.Namespace) -> str:
     from inference_lab.records.config import load_config
 
     stages.check_code()
-    config = args.config or load_config()
+    walk = chain.Chain(args.config or load_config())
     if args.receipt:
-        return verification.verify_stage(config, args.receipt)
-    walk = chain.Chain(config)
+        return verification.verify_stage(walk, args.receipt)
+    if not args.experiment:
+        return verification.checked(verification.verify_checkout(walk))
     findings: list[verification.Finding] = []
-    for name in args.experiment or walk.experiments:
+    for name in args.experiment:
         load = loads.around(Path(name)) if name not in walk.experiments else None
         findings += verification.verify(load or walk, list(load.experiments) if load else [name], {})
-    text = verification.as_table(findings)
-    if any(finding.mismatch for finding in findings):
-        raise RecordError(f"a recorded result does not follow from its raw data\n{text}")
-    return text
+    return verification.checked(findings)
 
 
 def _explain(args: argparse.Namespace) -> str:

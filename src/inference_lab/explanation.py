@@ -149,7 +149,9 @@ def _of_manifest(record: Mapping[str, Any]) -> list[str]:
     seen = record["environment"]
     git = record["git"]
     commit = (
-        "outside git" if git is None else f"{git['commit'][:12]}{', with uncommitted changes' * git['dirty']}"
+        f"no commit ({record.get('git_reason', 'outside git')})"
+        if git is None
+        else f"{git['commit'][:12]}{', with uncommitted changes' * git['dirty']}"
     )
     conditions = record["conditions"]
     sources = [path for path in record["inputs"] if path.endswith(".py")]

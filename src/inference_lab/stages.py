@@ -4,7 +4,6 @@ Joins records to experiments, analysis and figures. Each module of those is impo
 so that measuring meets no pandas and a plan meets nothing.
 """
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -15,7 +14,7 @@ from typing import Any
 
 from inference_lab import environment
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
-from inference_lab.records import chain, installed, layout, locks, store
+from inference_lab.records import chain, history, installed, layout, locks, store
 from inference_lab.records.chain import Chain
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
@@ -43,7 +42,6 @@ def run_tests() -> str:
     before, pins = step.inputs(sources), step.pins(sources)
     digests = installed.check_running(pins)
     sources.drop_bytecode(step.sources(sources))
-    Path(step.receipt).unlink(missing_ok=True)  # a failure leaves no receipt
     outcomes = run_unit_tests()
     if step.inputs(Sources()) != before:
         raise RecordError("a source or test changed while the tests ran; run them again")
@@ -128,7 +126,7 @@ def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, An
         "inputs": before,
         "pins": pins,
         "prediction": _prediction(step.experiment, required=in_pipeline),
-        "git": _git(),
+        **_history(),
         "started_at": _now(),
     }
 
@@ -194,15 +192,12 @@ def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
     return {"file": path.as_posix(), "sha256": sha256_file(path)}
 
 
-def _git() -> dict[str, Any] | None:
-    def run(*words: str) -> str:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=True).stdout.strip()
-
+def _history() -> dict[str, Any]:
+    """The commit this checkout stands at, or None and why."""
     try:
-        changed = run("status", "--porcelain", "--", *WATCHED_BY_GIT)
-        return {"commit": run("rev-parse", "HEAD"), "dirty": bool(changed)}
-    except (OSError, subprocess.CalledProcessError):  # no git, no repository or no commit yet
-        return None
+        return {"git": history.state(WATCHED_BY_GIT)}
+    except history.NoHistory as error:
+        return {"git": None, "git_reason": str(error)}
 
 
 def read_view(experiment: str, judge: Mapping[str, Any], figure: str) -> View:

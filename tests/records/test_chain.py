@@ -345,6 +345,33 @@ class ReceiptTest(unittest.TestCase):
             with self.subTest(edited.keys()), self.assertRaisesRegex(RecordError, "content was edited"):
                 chain.read_receipt(path)
 
+    def test_conflict_markers_are_named_with_the_way_out(self) -> None:
+        """A manifest that a merge left in two versions is refused; a derived receipt is made again."""
+        markers = ("<<<<<<< HEAD\n", "=======\n", ">>>>>>> theirs\n")
+        for path in (Path(AT, "receipts/latency.svg.json"), Path(AT, "manifest.json")):
+            text = path.read_text()
+            path.write_text("".join((markers[0], text, markers[1], text, markers[2])))
+            with (
+                self.subTest(path),
+                self.assertRaisesRegex(
+                    RecordError,
+                    f"^{path}: holds git's conflict markers; .*git checkout --theirs -- {AT}\\)"
+                    rf" or make it again \(snakemake -R {path} -- all\)$",
+                ),
+            ):
+                chain.read_receipt(path)
+            if path.parent.name == "receipts":
+                reason = [f"{path} holds git's conflict markers"]
+                self.assertEqual(stale(), {"m1 figure latency.svg": reason})
+                path.write_text(text)
+        with self.assertRaisesRegex(RecordError, "conflict markers"):
+            stale()
+        Path(layout.TESTS_RECEIPT).write_text("".join(markers))
+        self.assertFalse(chain.tests_ran_elsewhere())
+        self.assertEqual(
+            Chain(CONFIG).why(layout.tests_step()), ["results/tests.json holds git's conflict markers"]
+        )
+
     def test_outputs_are_checked_beside_their_manifest(self) -> None:
         """A file that differs is named with the digest it should have and the one it has."""
         manifest = Path(AT, "manifest.json")

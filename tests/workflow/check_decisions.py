@@ -418,7 +418,7 @@ class Decisions:
             lab.remove("results/v1/summary.csv")
             run = self.run_(lab, "results/v1/analysis.md", "all")
             self.assertEqual((run.status, run.decided), (0, {"summarize v1"}), run.text)
-            self.assertIn("measure out of date: its measure: part changed", run.text)
+            self.assertIn("kept: its measure: part changed", run.text)
             forced = self.run_(lab, "--forceall", "results/v1/analysis.md", "all")
             self.assertEqual((forced.status, forced.decided), (0, EVERYTHING), forced.text)
             self.assertNotIn("measure v1", forced.ran)

@@ -6,14 +6,15 @@ Answers: is this result current, and if not, why? Decides by digests alone; time
 statistics and no Snakemake. Every path is relative to the checkout, which is the working directory.
 """
 
+import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records.files import read_json, sha256_file, sha256_value
+from inference_lab.records.files import Conflicted, canonical, read_json, sha256_file, sha256_value
 from inference_lab.records.installed import ran_elsewhere
 from inference_lab.records.layout import (
     TESTS_RECEIPT,
@@ -30,7 +31,7 @@ from inference_lab.records.layout import (
     summary_step,
     tests_step,
 )
-from inference_lab.records.sources import PINS_FILE, Sources
+from inference_lab.records.sources import PINS_FILE, SOURCE_ROOT, Sources
 
 # What is written and how. Raised when a receipt or raw file changes its form or `records` its meaning.
 # 1  2026-11-30  the first form
@@ -92,9 +93,11 @@ def check_outputs(manifest_path: Path, manifest: Mapping[str, Any], sources: Sou
 
 
 def tests_ran_elsewhere() -> bool:
-    """Whether there is a tests' receipt and it is from another platform or other versions than are here."""
-    path = Path(TESTS_RECEIPT)
-    return path.exists() and ran_elsewhere(read_json(path))
+    """Whether the tests' receipt is whole and from another platform or other versions than are here."""
+    try:
+        return ran_elsewhere(read_receipt(Path(TESTS_RECEIPT)))
+    except RecordError:  # none, or torn by a merge: the tests run anyway
+        return False
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,10 @@ class Chain:
     """One walk over the receipts of a checkout: every step, and why it would run."""
 
     def __init__(self, config: Mapping[str, Any], asked: Asked | None = None) -> None:
-        self.experiments: Mapping[str, Mapping[str, Any]] = config["experiments"]
+        # Each section as its command gets it, by its canonical JSON: the order of keys decides nothing.
+        self.experiments: dict[str, dict[str, Any]] = {
+            name: json.loads(canonical(section)) for name, section in config["experiments"].items()
+        }
         self.asked = asked or Asked()
         self.sources = Sources()
         self._why: dict[str, list[str]] = {}
@@ -154,9 +160,9 @@ class Chain:
         return [*first, *figures, self.step("analysis", experiment), *article]
 
     def reports(self) -> dict[str, list[str]]:
-        """The experiments that each report is about, by its name: `judge.report` of each of them."""
+        """The experiments that each report is about, sorted, by its name: `judge.report` of each of them."""
         found: dict[str, list[str]] = {}
-        for experiment, its in self.experiments.items():
+        for experiment, its in sorted(self.experiments.items()):
             if name := its["judge"].get("report"):
                 found.setdefault(name, []).append(experiment)
         return found
@@ -257,6 +263,15 @@ class Chain:
         check_outputs(manifest, receipt, self.sources)
         return [] if self.read_only(step.experiment) else self.changed(step, receipt)
 
+    def kept(self, reasons: Sequence[str]) -> str:
+        """What to say of a manual record that is not of this checkout: it is kept, and nothing is wrong."""
+        sources = [why for why in reasons if why.startswith(f"{SOURCE_ROOT}/")]
+        unknown = [why for why in reasons if why.endswith("was not recorded")]
+        files = "1 file differs" if len(sources) == 1 else f"{len(sources)} files differ"
+        told = [f"measured by an earlier source ({files})"] if sources else []
+        told += [f"{len(unknown)} files that decide are not in its manifest"] if unknown else []
+        return f"kept: {'; '.join([*told, *(why for why in reasons if why not in (*sources, *unknown))])}"
+
     def read_only(self, experiment: str) -> bool:
         """Whether an experiment's record stands here and the module that measures it does not.
 
@@ -271,7 +286,9 @@ class Chain:
         """Every file the step's job is linked to: its sources and pins, what it reads, what it needs."""
         if step.stage == "measure" and self.read_only(step.experiment):
             return []
-        return [*step.sources(self.sources), *step.reads, *needs, PINS_FILE]
+        # Verification depends on every source: a list of them in each plan would tell nobody anything.
+        sources = () if step.stage == "verify" else step.sources(self.sources)
+        return [*sources, *step.reads, *needs, PINS_FILE]
 
     def differences(self, step: Step) -> list[str]:
         """What a derived step's receipt no longer agrees with, in words; [] when it holds."""
@@ -280,6 +297,8 @@ class Chain:
             return ["not made yet"]
         try:
             receipt = read_receipt(path)
+        except Conflicted:
+            return [f"{path.as_posix()} holds git's conflict markers"]
         except RecordError:
             return [f"{path.as_posix()} was edited"]
         return [*self.changed(step, receipt), *self._remake(step, receipt)]
@@ -289,9 +308,11 @@ class Chain:
         if receipt.get("schema") != SCHEMA:
             return [f"records have form {SCHEMA} now, this one {receipt.get('schema')}"]
         was, now = receipt["inputs"], step.inputs(self.sources)
-        words = {"section": f"its {part_of(step.stage)}: part"}
+        words = {"section": f"its {part_of(step.stage)}: part", "checkout": "the checkout or its Python"}
         reasons = [f"{words.get(k, k)} changed" for k in now if k in was and was[k] != now[k]]
-        reasons += [f"{k} is new" for k in now if k not in was]
+        reasons += [
+            f"{k} was not recorded" if k in step.reads else f"{k} is new" for k in now if k not in was
+        ]
         reasons += [f"{k} is gone" for k in was if k not in now]
         pinned_then, pinned_now = receipt["pins"], step.pins(self.sources)
         for name in sorted(pinned_then | pinned_now):

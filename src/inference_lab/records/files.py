@@ -13,6 +13,10 @@ from inference_lab.errors import RecordError
 _MADE_HERE = ("results", "docs")  # where a killed run can leave a temporary
 
 
+class Conflicted(RecordError):
+    """A recorded file holds the conflict markers of a merge."""
+
+
 def sha256_file(path: Path) -> str:
     """sha256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
@@ -48,8 +52,16 @@ def read_text(path: Path, way_out: str) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises RecordError when it is missing, torn or no object."""
     way_out = "restore it from git or remake it"
+    text = read_text(path, way_out)
+    if text.startswith("<<<<<<< ") or "\n<<<<<<< " in text:
+        whole = {"manifest.json": path.parent, "receipts": path.parent.parent}
+        at = whole.get(path.name, whole.get(path.parent.name, path))
+        raise Conflicted(
+            f"{path}: holds git's conflict markers; take one side of it whole (git checkout --theirs -- {at})"
+            f" or make it again (snakemake -R {path} -- all)"
+        )
     try:
-        value = json.loads(read_text(path, way_out))
+        value = json.loads(text)
     except ValueError as error:
         raise RecordError(f"{path}: not readable JSON ({error}); {way_out}") from None
     if not isinstance(value, dict):

@@ -11,6 +11,7 @@ from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.files import sha256_value
+from inference_lab.records.installed import interpreter
 from inference_lab.records.sources import PACKAGE, SOURCE_ROOT, Sources, module_path
 
 TESTS_RECEIPT = "results/tests.json"
@@ -39,9 +40,12 @@ class Step:
 
     def sources(self, sources: Sources) -> dict[str, str]:
         """`{path: digest}` of the source files whose meaning this step depends on."""
-        if self.stage != "tests":  # none for `verify`: receipts stand for what it rebuilds
+        if self.stage not in ("tests", "verify"):
             return sources.closure(*self.modules, wordless=self.stage == "measure")
-        found = {path: sources.digest(path) for path in tested_files(sources.root)}
+        paths = tested_files(sources.root) if self.stage == "tests" else package_files(sources.root)
+        found = {path: sources.digest(path) for path in paths}
+        if self.stage == "verify":  # it rebuilds everything, by every source
+            return found
         schemas = sorted((sources.root / "workflow/schemas").glob("*.yaml"))  # tests read them
         return found | {(p := path.relative_to(sources.root).as_posix()): sources.file(p) for path in schemas}
 
@@ -60,6 +64,8 @@ class Step:
             decides = {key: value for key, value in self.section.items() if key not in WAITS}
             found["section"] = sha256_value(decides)
         found["command"] = sha256_value(self.command)
+        if self.stage == "verify":  # a copy of its receipt, in a commit or an archive, says nothing here
+            found["checkout"] = sha256_value([interpreter(), Path().stat().st_ino])
         return found
 
     def pins(self, sources: Sources) -> dict[str, str]:
@@ -67,11 +73,15 @@ class Step:
         return sources.pins(path for path in self.sources(sources) if path.endswith(".py"))
 
 
+def package_files(root: Path) -> list[str]:
+    """The package's sources."""
+    return sorted(path.relative_to(root).as_posix() for path in (root / SOURCE_ROOT).rglob("*.py"))
+
+
 def tested_files(root: Path) -> list[str]:
     """The package's sources and the unit tests, without the slow checks of the workflow."""
-    found = [*(root / SOURCE_ROOT).rglob("*.py"), *(root / "tests").rglob("*.py")]
-    paths = sorted(path.relative_to(root).as_posix() for path in found)
-    return [path for path in paths if not path.startswith("tests/workflow/")]
+    tests = sorted(path.relative_to(root).as_posix() for path in (root / "tests").rglob("*.py"))
+    return [*package_files(root), *(path for path in tests if not path.startswith("tests/workflow/"))]
 
 
 def has_module(name: str) -> bool:
@@ -103,7 +113,7 @@ def measure_step(experiment: str, section: Mapping[str, Any]) -> Step:
         ("load",) if load else ("measure", experiment),
         f"{folder(experiment)}/manifest.json",
         makes=_raw(experiment),
-        reads=(section["environment"],) if "environment" in section else (),
+        reads=_environment(section),
         modules=("serving.load_command" if load else f"experiments.{_by(section)}",),
         section=section,
     )
@@ -219,6 +229,15 @@ def _raw(experiment: str) -> tuple[str, ...]:
 
 def _record(experiment: str) -> tuple[str, ...]:
     return (*_raw(experiment), f"{folder(experiment)}/manifest.json")
+
+
+def _environment(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """What decides what serves: the file of pins; beside it the log's form and clock, the model's writer."""
+    if "environment" not in section:
+        return ()
+    pins = Path(section["environment"])
+    beside = map(pins.with_name, ("logging.json", "monotonic_log.py", "write_model.py"))
+    return (pins.as_posix(), *(path.as_posix() for path in beside if path.is_file()))
 
 
 def _by(section: Mapping[str, Any]) -> str:

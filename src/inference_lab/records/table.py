@@ -42,10 +42,15 @@ def _row(walk: Chain, experiment: str) -> tuple[str, ...]:
 
 
 def _state(walk: Chain, experiment: str) -> str:
-    for step in walk.steps(experiment):
-        reasons = walk.stale_record(step) if step.stage == "measure" else walk.why(step)
-        if reasons:
+    measured, *derived = walk.steps(experiment)
+    earlier = walk.stale_record(measured)
+    if earlier and not walk.manual(experiment):
+        return f"measure out of date: {'; '.join(earlier)}"
+    for step in derived:
+        if reasons := walk.why(step):
             return f"{step.stage} out of date: {'; '.join(reasons)}"
+    if earlier:
+        return walk.kept(earlier)
     return "read only: what measures it is not here" if walk.read_only(experiment) else "current"
 
 

@@ -1,0 +1,96 @@
+"""What git says of this checkout: the commit it stands at, and what stood in a commit.
+
+Git speaks only for its own top folder: a folder unpacked inside another repository has no history.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import LabError
+
+_SET_BY_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
+_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+class NoHistory(LabError):
+    """Git says nothing of what was asked; the message says why, in words that follow "not checked: "."""
+
+
+def state(watched: Iterable[str]) -> dict[str, Any]:
+    """`{commit, dirty}` of this checkout; `dirty` when a watched file differs from it or is not in it.
+
+    Raises NoHistory unless git's top folder is the working directory and it tracks the watched files.
+    """
+    _check_top()
+    paths = [path for path in watched if Path(path).exists()]
+    try:
+        _git("ls-files", "--error-unmatch", "--", *paths)
+    except NoHistory:
+        raise NoHistory("git does not track the sources here") from None
+    try:
+        commit = _git("rev-parse", "--verify", "--quiet", "HEAD")
+    except NoHistory:
+        raise NoHistory("there is no commit here yet") from None
+    changed = _git("status", "--porcelain", "--", *paths)
+    return {"commit": commit.decode().strip(), "dirty": bool(changed.strip())}
+
+
+def file_in(commit: str, path: str) -> bytes:
+    """The bytes of a file in a commit. Raises NoHistory when git is silent, or one lacks the other."""
+    _check_top()
+    short = commit[:12]
+    if not _COMMIT.fullmatch(commit):
+        raise NoHistory(f"the run names {commit!r}, which is no commit")
+    try:
+        _git("cat-file", "-e", f"{commit}^{{commit}}")
+    except NoHistory:
+        if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
+            raise NoHistory(
+                f"the history of this clone does not reach back to commit {short}, which the run names"
+                " (git fetch --unshallow)"
+            ) from None
+        raise NoHistory(
+            f"commit {short}, which the run names, is not in this repository (squashed, rebased or imported)"
+        ) from None
+    if not (entry := _git("ls-tree", commit, "--", path).split()):
+        raise NoHistory(f"commit {short}, which the run names, does not hold it")
+    return _git("cat-file", "blob", entry[2].decode())
+
+
+def last_with(path: str) -> str | None:
+    """The last commit of this history that has the file, None when none has. Raises NoHistory."""
+    _check_top()
+    return _git("log", "-1", "--format=%h", "--diff-filter=AM", "--", path).decode().strip() or None
+
+
+def _check_top() -> None:
+    top = os.fsdecode(_git("rev-parse", "--show-toplevel").removesuffix(b"\n"))
+    if not Path(top).samefile("."):
+        raise NoHistory("this folder lies inside another git repository and is not its top")
+
+
+def _git(*words: str) -> bytes:
+    """What git prints. Raises NoHistory with the reason when it refuses or is not there."""
+    environment = {name: value for name, value in os.environ.items() if name not in _SET_BY_HOOKS}
+    environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1"}
+    try:
+        done = subprocess.run(["git", *words], env=environment, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise NoHistory("git is not installed") from None
+    except OSError as error:
+        raise NoHistory(f"git cannot be run ({error.strerror})") from None
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stderr.decode(errors="replace").strip()
+    if "dubious ownership" in said or "unsafe repository" in said:
+        raise NoHistory(
+            "git refuses this folder, which another user owns"
+            " (git config --global --add safe.directory and its path allows it)"
+        )
+    if "not a git repository" in said:
+        raise NoHistory("this folder is no git repository")
+    raise NoHistory(f"git refuses: {' '.join(said.split()) or f'exit status {done.returncode}'}")
