@@ -183,6 +183,34 @@ class BadInputTest(unittest.TestCase):
             self.refused(says, function, q, k, v, np.broadcast_to(hidden, shape))
 
 
+class ImpossibleSizesTest(unittest.TestCase):
+    """What the arithmetic refuses in words, where NumPy's own text would come, or a wrong result."""
+
+    def test_paths_and_caches(self) -> None:
+        """Widths that do not fit, no token, sizes below 1, an append that does not fit."""
+        full = PreallocatedCache((2, 1), 3, 5, np.float64)
+        full.append(np.ones((2, 3)), np.ones((2, 5)))
+        for call, message in (
+            *((lambda path=path: path(X, WQ[1:], WK, WV), "wq has shape (5, 3): C is 5, must be 6 as in x")
+              for path in attention.DECODE_PATHS.values()),
+            (lambda: attention.dynamic(X[:, :0], WQ, WK, WV), "x has shape (2, 0, 6), must have no axis"),
+            (lambda: attention.sequential(attention.dynamic, X[0, 0], WQ, WK, WV), "x has shape (6,)"),
+            (lambda: attention.attend(X, X[..., 1:], X), "k has shape (2, 4, 5): D is 5, must be 6 as in q"),
+            (lambda: attention.attend(X, X[:, :0], X[:, :0]), "k has shape (2, 0, 6), must have no axis"),
+            *((lambda axis=axis: attention.softmax(X, axis), f"axis is {axis!r}, must be an axis")
+              for axis in (True, 1.0, None, 3)),
+            *((lambda kind=kind: kind((2, -1), 3, 5, "f8"), "shape[1] is -1") for kind in CACHES.values()),
+            *((lambda kind=kind: kind((2, 4), 0, 5, "f8"), "D is 0") for kind in CACHES.values()),
+            *((lambda kind=kind: kind((2, 4), 3, 5, "f8").append(np.ones((4, 3)), np.ones((4, 5))),
+               "k is (4, 3) and v is (4, 5), must be (2, 3) and (2, 5)") for kind in CACHES.values()),
+            (lambda: full.append(np.ones((2, 3)), np.ones((2, 5))), "cache is full with 1 tokens"),
+        ):  # fmt: skip
+            with self.subTest(message), self.assertRaises(InputError) as caught:
+                call()
+            self.assertIn(message, str(caught.exception))
+        self.assertEqual(full.length, 1)
+
+
 class OptimizedTest(unittest.TestCase):
     """No check is an assert."""
 

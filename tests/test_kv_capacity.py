@@ -56,6 +56,7 @@ class BytesTest(unittest.TestCase):
             (lambda: shape.nbytes("float16", -1), "sequence_length is -1"),
             (lambda: shape.nbytes("float16", 1, -1), "batch_size is -1"),
             (lambda: shape.bytes_per_token("fp16"), "dtype is 'fp16', must be one of float64"),
+            (lambda: shape.bytes_per_token(["int8"]), "dtype is .'int8'., must be one of float64"),  # pyright: ignore
             (lambda: Capacity(-1, 4), "budget_bytes is -1"),
             (lambda: Capacity(8, 0), "bytes_per_token is 0"),
             (lambda: Capacity(8, 4, 0), "block_size is 0"),

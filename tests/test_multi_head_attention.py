@@ -4,6 +4,7 @@ import math
 import tracemalloc
 import unittest
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -230,6 +231,145 @@ class GroupedQueryAttentionTest(unittest.TestCase):
             with self.subTest(T=T):
                 self.assertLess(_peak_bytes(lambda q=q: tried.grouped_attention(q, k, v)), one_repeated_k)
         self.assertGreaterEqual(_peak_bytes(lambda: np.repeat(k, H // G, axis=1)), one_repeated_k)
+
+
+class FastFormTest(unittest.TestCase):
+    """What `prefill` and `decode` compute with, against the textbook form in float64."""
+
+    def assert_equal(self, found: Array, q: Array, k: Array, v: Array, at: Any = slice(None)) -> None:
+        """`found` is the float64 output of grouped_attention, at these positions, within the tolerance.
+
+        As in scalar_oracle: roundings · max|V| · max(1, max|score|).
+        """
+        q64, k64, v64 = (array.astype(np.float64) for array in (q, k, v))
+        S, T = k.shape[2], q.shape[2]
+        roundings = 1e-6 if found.dtype == np.float32 else 1e-14
+        for t in range(T)[at]:
+            seen = S - T + t + 1
+            expected, _ = multi_head_attention.grouped_attention(
+                q64[:, :, t : t + 1], k64[:, :, :seen], v64[:, :, :seen]
+            )
+            every_k = np.repeat(k64[:, :, :seen], q.shape[1] // k.shape[1], axis=1)
+            score = float(np.abs(q64[:, :, t : t + 1] @ every_k.swapaxes(2, 3)).max()) / math.sqrt(q.shape[3])
+            allowed = roundings * float(np.abs(v64).max()) * max(1.0, score)
+            self.assertLessEqual(np.abs(found[:, :, t] - expected[:, :, 0]).max(), allowed, f"position {t}")
+
+    def test_blocks_of_queries_equal_the_textbook(self) -> None:
+        """Around every edge of a block, behind 0 or 5 cached positions, all at once or one head at a time."""
+        for dtype in (np.float32, np.float64):
+            for T in (1, 2, 63, 64, 65, 130):
+                for cached in (0, 5):
+                    for scores in (1, multi_head_attention._SCORES):  # pyright: ignore[reportPrivateUsage]
+                        q, k, v = heads(2, T, T + cached, 6, 3, 5, dtype)
+                        with self.subTest(T=T, cached=cached, scores=scores, dtype=dtype.__name__):
+                            with mock.patch.object(multi_head_attention, "_SCORES", scores):
+                                found = multi_head_attention.causal_blocks(q / math.sqrt(5), k, v)
+                            self.assertEqual(found.dtype, dtype)
+                            self.assert_equal(found, q, k, v)
+
+    def test_blocks_of_positions_equal_the_textbook(self) -> None:
+        """8192 positions and one less in a longer cache, every G of 8 heads, two sequences, both dtypes."""
+        B, H, D = 2, 8, 8
+        for dtype in (np.float32, np.float64):
+            for S in (8191, 8192):
+                for G in (1, 2, 4, 8):
+                    q, k, v = heads(B, 1, S, H, G, D, dtype)
+                    columns = np.full((B, G, D, 8200), np.nan, dtype)
+                    columns[..., :S] = k.swapaxes(2, 3)
+                    output = np.empty((B, G, H // G, D), dtype)
+                    grouped = (q / math.sqrt(D)).reshape(output.shape)
+                    with mock.patch.object(multi_head_attention, "_MULTIPLY_ADDS", 2**15):
+                        multi_head_attention.newest_blocks(grouped, columns[..., :S], v, output)
+                    with self.subTest(G=G, S=S, dtype=dtype.__name__):
+                        self.assert_equal(output.reshape(B, H, 1, D), q, k, v)
+
+    def test_a_product_stays_below_what_blas_copies(self) -> None:
+        """With 4 queries a head and D = 64 no product with 8192 positions has a million multiply-adds."""
+        sizes: list[int] = []
+        q, k, v = heads(1, 1, 8192, 8, 2, 64, np.float32)
+
+        def counted(a: Array, b: Array, out: Array) -> Array:
+            sizes.append(a.shape[-2] * a.shape[-1] * b.shape[-1])
+            out[...] = a @ b
+            return out
+
+        output = np.empty((1, 2, 4, 64), np.float32)
+        with mock.patch("numpy.matmul", side_effect=counted):
+            multi_head_attention.newest_blocks(q.reshape(1, 2, 4, 64), k.swapaxes(2, 3), v, output)
+        self.assertGreater(len(sizes), 2)
+        self.assertLess(max(sizes), 10**6)
+
+    def test_a_prompt_of_8192(self) -> None:
+        """Every 500th position of a prefill of 8192 and the last one equal the textbook form."""
+        q, k, v = heads(1, 8192, 8192, 2, 1, 8, np.float32)
+        found = multi_head_attention.causal_blocks(q / math.sqrt(8), k, v)
+        self.assert_equal(found, q, k, v, slice(8191, None, -500))
+
+    def test_logits_of_ten_thousand(self) -> None:
+        """Scores up to 1e4 of both signs: finite, and equal to the textbook form in float64."""
+        for dtype in (np.float32, np.float64):
+            q, k, v = heads(2, 70, 70, 6, 2, 5, dtype)
+            q *= 1e4 / np.abs(q).max() / np.abs(k).max()
+            with self.subTest(dtype.__name__):
+                self.assert_equal(multi_head_attention.causal_blocks(q / math.sqrt(5), k, v), q, k, v)
+                output = np.empty((2, 2, 3, 5), dtype)
+                last = np.ascontiguousarray(q[:, :, -1:])
+                grouped = (last / math.sqrt(5)).reshape(output.shape)
+                multi_head_attention.newest_blocks(grouped, k.swapaxes(2, 3), v, output)
+                self.assert_equal(output.reshape(2, 6, 1, 5), last, k, v)
+
+
+def heads(B: int, T: int, S: int, H: int, G: int, D: int, dtype: Any) -> tuple[Array, Array, Array]:
+    """Unit normal q (B, H, T, D), k and v (B, G, S, D)."""
+    rng = np.random.default_rng(7)
+    shapes = ((B, H, T, D), (B, G, S, D), (B, G, S, D))
+    q, k, v = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    return q, k, v
+
+
+class ImpossibleSizesTest(unittest.TestCase):
+    """What the package's arithmetic refuses in words, where NumPy's own text would come."""
+
+    def test_heads(self) -> None:
+        """A number of heads that is none or does not split the width, and axes that are not there."""
+        x = np.ones((2, 4, 8))
+        for call, message in (
+            *((lambda n=n: multi_head_attention.split_heads(x, n), f"num_heads is {n!r}")
+              for n in (0, -4, True, 2.0, "2", None)),
+            (lambda: multi_head_attention.split_heads(x, 3), "projected is 8 wide, must .* its 3 heads"),
+            (lambda: multi_head_attention.split_heads(x[0], 2), r"projected has shape \(4, 8\)"),
+            (lambda: multi_head_attention.split_heads([[[1.0]]], 1), "projected is a list"),  # pyright: ignore
+            (lambda: multi_head_attention.merge_heads(x), r"per_head has shape \(2, 4, 8\)"),
+        ):  # fmt: skip
+            with self.subTest(message), self.assertRaisesRegex(InputError, message):
+                call()
+
+    def test_steps(self) -> None:
+        """Unlike widths, heads that do not divide, more queries than keys: the cache is as it was."""
+        m = multi_head_attention
+        x, wq, wk, wv = inputs(2, 5, 6, 2, 3)
+        q, k, v = m.project(x, wq, wk, wv, 6, 2)
+        weights = m.fuse(wq, wk, wv, 6, 2)
+        cache = m.PreallocatedHeadCache(2, 2, 3, np.float64, 5)
+        for call, message in (
+            (lambda: m.project(x, wq, wk, wv, 6, 4), "num_heads 6 is not a multiple of num_kv_heads 4"),
+            (lambda: m.project(x[..., 1:], wq, wk, wv, 6, 2), "wq has shape .*C is 7, must be 6 as in x"),
+            (lambda: m.fuse(wq, wk, wv, 0, 2), "num_heads is 0"),
+            (lambda: m.fuse(wq, wk[:, 1:], wv, 6, 2), "wk is 5 wide"),
+            (lambda: m.cached_step(x, wq, wk, wv, 6, 5, cache), "not a multiple of num_kv_heads 5"),
+            (lambda: m.prefill(x[..., 1:], weights, cache), "C is 7, must be 6"),
+            (lambda: m.decode(x[0], weights, cache), r"x has shape \(5, 7\)"),
+            (lambda: m.prefill(x[:1], weights, cache), "do not fit this cache of B=2"),
+            *((lambda form=form: form(q[:, 1:], k, v), "num_heads 5 is not a multiple")
+              for form in (m.grouped_attention, m.causal_blocks)),
+            *((lambda form=form: form(q, k[:, :, 1:], v[:, :, 1:]), "q has 5 positions, .* at most the 4")
+              for form in (m.grouped_attention, m.causal_blocks)),
+            (lambda: m.grouped_attention(q, k, v[:1]), r"v has shape .*B is 1, must be 2 as in q"),
+            (lambda: m.grouped_attention(q[..., :0], k[..., :0], v[..., :0]), "no axis of size 0"),
+        ):  # fmt: skip
+            with self.subTest(message), self.assertRaisesRegex(InputError, message):
+                call()
+            self.assertEqual(cache.length, 0)
 
 
 class InputContractTest(unittest.TestCase):

@@ -139,6 +139,13 @@ class WholeSequenceTest(unittest.TestCase):
             ]
             with self.subTest(cache=kind):
                 np.testing.assert_allclose(np.concatenate(pieces, axis=2), expected, rtol=1e-7, atol=1e-8)
+            cache.reset()
+            textbook = [
+                tried.cached_step(x[:, start:end], *weights, H, G, cache).output
+                for start, end in ((0, 2), (2, 5), (5, 7))
+            ]
+            with self.subTest(cache=kind, form="textbook"):
+                np.testing.assert_allclose(np.concatenate(textbook, axis=2), expected, rtol=1e-7, atol=1e-8)
 
     def test_sequences_do_not_share_a_cache(self) -> None:
         """One sequence changed: its outputs and cached rows change, the others' stay bit for bit."""

@@ -15,8 +15,8 @@ Does not know heads, clocks, or where tokens come from. Axes: B sequences, T que
 width, D width of queries and keys, E width of values; `...` is (B,) or nothing. Formula: Vaswani et
 al. 2017 (arXiv:1706.03762), eq. 1.
 
-The first half is arithmetic alone, so that a timed call holds no check: call `check_inputs` once before
-it. The second half checks, then calls the first. Arguments are never written to, a cache excepted, and
+The first half checks sizes, which costs microseconds, and no value: call `check_inputs` once before a timed
+call. The second half checks all, then calls the first. Arguments are never written to, a cache excepted, and
 no result shares memory with one. Results have the inputs' dtype, float32 or float64.
 """
 
@@ -26,7 +26,13 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_lab.array_contract import Array, check_arrays, check_float_array, check_mask
+from inference_lab.array_contract import (
+    Array,
+    check_arrays,
+    check_float_array,
+    check_mask,
+    check_sizes,
+)
 from inference_lab.errors import InputError
 from inference_lab.kv_cache import CACHES, DynamicCache, KVCache, PreallocatedCache
 
@@ -37,8 +43,14 @@ Mask = NDArray[np.bool]
 def attend(q: Array, k: Array, v: Array, mask: Mask | None = None) -> tuple[Array, Array]:
     """(..., T, D), (..., S, D), (..., S, E), (..., T, S) -> output (..., T, E), weights (..., T, S).
 
-    softmax(q·kᵀ / √D)·v. A query sees a key where `mask` is True; it must see one.
+    softmax(q·kᵀ / √D)·v. A query sees a key where `mask` is True; it must see one. Raises InputError for
+    sizes that do not fit.
     """
+    check_sizes(("q", q, "... T D"), ("k", k, "... S D"), ("v", v, "... S E"))
+    return _attend(q, k, v, mask)
+
+
+def _attend(q: Array, k: Array, v: Array, mask: Mask | None = None) -> tuple[Array, Array]:
     scores = q / math.sqrt(q.shape[-1]) @ k.swapaxes(-1, -2)  # np.sqrt would make float32 float64
     if mask is not None:
         scores = np.where(mask, scores, -np.inf)
@@ -48,11 +60,12 @@ def attend(q: Array, k: Array, v: Array, mask: Mask | None = None) -> tuple[Arra
 
 def no_cache(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     """(..., T, C) -> (..., T, E): each step attends over its whole prefix anew, keeps the last row."""
+    _check_sizes(x, wq, wk, wv)
     output = np.empty((*x.shape[:-1], wv.shape[1]), x.dtype)
     mask = _causal_mask(x.shape[-2])
     for t in range(x.shape[-2]):
         prefix = x[..., : t + 1, :]
-        rows, _ = attend(prefix @ wq, prefix @ wk, prefix @ wv, mask[: t + 1, : t + 1])
+        rows, _ = _attend(prefix @ wq, prefix @ wk, prefix @ wv, mask[: t + 1, : t + 1])
         output[..., t, :] = rows[..., -1, :]
     return output
 
@@ -62,26 +75,30 @@ def no_cache_last_query(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
 
     The newest token may see all before it, so there is no mask.
     """
+    _check_sizes(x, wq, wk, wv)
     output = np.empty((*x.shape[:-1], wv.shape[1]), x.dtype)
     for t in range(x.shape[-2]):
         prefix, newest = x[..., : t + 1, :], x[..., t : t + 1, :]
-        row, _ = attend(newest @ wq, prefix @ wk, prefix @ wv)
+        row, _ = _attend(newest @ wq, prefix @ wk, prefix @ wv)
         output[..., t, :] = row[..., 0, :]
     return output
 
 
 def dynamic(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     """(..., T, C) -> (..., T, E): each step appends K and V of one token to a DynamicCache."""
+    _check_sizes(x, wq, wk, wv)
     return _decode(x, wq, wk, wv, _empty_cache(DynamicCache, x, wk, wv))
 
 
 def preallocated(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     """(..., T, C) -> (..., T, E): each step writes K and V of one token to a PreallocatedCache."""
+    _check_sizes(x, wq, wk, wv)
     return _decode(x, wq, wk, wv, _empty_cache(PreallocatedCache, x, wk, wv))
 
 
 def sequential(path: DecodePath, x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     """(B, T, C) -> (B, T, E): the sequences decoded by `path` one after another."""
+    check_sizes(("x", x, "... T C"), ("wv", wv, "C E"))
     output = np.empty((*x.shape[:-1], wv.shape[1]), x.dtype)
     for b in np.ndindex(*x.shape[:-2]):
         output[b] = path(x[b], wq, wk, wv)
@@ -103,6 +120,10 @@ def _softmax(x: Array, axis: int) -> Array:
 def _causal_mask(T: int) -> Mask:
     """(T, T): query t sees the keys up to and including t."""
     return np.tri(T, dtype=bool)
+
+
+def _check_sizes(x: Array, wq: Array, wk: Array, wv: Array) -> None:
+    check_sizes(("x", x, "B T C|T C"), ("wq", wq, "C D"), ("wk", wk, "C D"), ("wv", wv, "C E"))
 
 
 def _empty_cache(kind: type[KVCache], x: Array, wk: Array, wv: Array) -> KVCache:
@@ -229,7 +250,7 @@ def softmax(x: Array, axis: int) -> Array:
     Raises InputError for a row that is empty, nowhere finite, or holds nan or inf.
     """
     check_float_array("x", x)
-    if axis not in range(-x.ndim, x.ndim):
+    if type(axis) is not int or axis not in range(-x.ndim, x.ndim):  # True and 1.0 are in that range too
         raise InputError(f"axis is {axis!r}, must be an axis of x, whose shape is {x.shape}")
     if x.shape[axis] == 0 or not np.isfinite(x.max(axis)).all():
         raise InputError(f"x has a row along axis {axis} that is empty, all -inf, or holds nan or inf")

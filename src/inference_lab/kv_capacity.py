@@ -37,7 +37,7 @@ class KVShape:
 
     def bytes_per_token(self, dtype: str) -> int:
         """2 · layers · G · D · bytes per element. Raises InputError for a dtype not in the table."""
-        if dtype not in BYTES_PER_ELEMENT:
+        if dtype not in tuple(BYTES_PER_ELEMENT):  # a list, say, is no key at all
             raise InputError(f"dtype is {dtype!r}, must be one of {', '.join(BYTES_PER_ELEMENT)}")
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * BYTES_PER_ELEMENT[dtype]
 

@@ -15,30 +15,52 @@ Does not know clocks, positions, output projections, layers or tokens. Axes: B s
 Sources: Vaswani et al., 2017 (arXiv:1706.03762), 3.2.2; Shazeer, 2019 (arXiv:1911.02150), for G == 1;
 Ainslie et al., 2023 (arXiv:2305.13245), for 1 < G < H.
 
-`split_heads`, `merge_heads`, `project`, `grouped_attention` and `cached_step` are arithmetic, so that a
-timed call holds no check of its inputs: call `check_inputs` once before them. The functions named
-multi-head attention check, then call those. Nothing writes to its arguments, save to a cache. The dtype
-of the result is that of the inputs, float32 or float64.
+Each thing stands here twice. The textbook form (`project`, `grouped_attention`, `cached_step`) reads as the
+formula does and keeps the weights. The fast form (`fuse`, `prefill`, `decode`) gives the same outputs alone;
+the textbook form is its oracle. What makes it fast: one product projects all heads, with 1/√D inside; a
+prefill works off blocks of queries and never looks at keys behind their last; a product of few queries with
+many keys comes in blocks that BLAS multiplies where they lie, without a copy.
+
+These all check sizes, which costs microseconds, never values: call `check_inputs` once before them. The
+functions named multi-head attention do. Nothing writes to its arguments, save to a cache. The dtype of the
+result is that of the inputs, float32 or float64.
 """
 
-from abc import ABC, abstractmethod
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from inference_lab import attention
-from inference_lab.array_contract import Array, check_arrays
+from inference_lab.array_contract import Array, check_arrays, check_integer, check_sizes
 from inference_lab.errors import InputError
+from inference_lab.kv_cache import DynamicHeadCache as DynamicHeadCache
+from inference_lab.kv_cache import HeadCache
+from inference_lab.kv_cache import PreallocatedHeadCache as PreallocatedHeadCache
+
+# Queries that one block of a prefill holds of each head: the fewest that keep BLAS busy, so that the corner
+# of keys computed in vain (on average half a block a query) stays small.
+_QUERIES = 64
+# Scores in work at once, about 2 MB of float32: with more of them softmax waits for memory.
+_SCORES = 2**19
+# Multiply-adds of one product of few queries and many keys. OpenBLAS multiplies up to 10^6 of them where the
+# numbers lie (its AVX-512 kernels do); beyond that it copies keys or values first, which takes several times
+# as long as multiplying them by a handful of queries.
+_MULTIPLY_ADDS = 2**19
 
 
 def split_heads(projected: Array, num_heads: int) -> Array:
     """(B, T, H·D) -> (B, H, T, D), a view: result[b, h, t, d] is projected[b, t, h·D + d].
 
     Splitting the last axis and swapping two axes only changes strides, so this never copies, whatever
-    the memory order of `projected`.
+    the memory order of `projected`. Raises InputError when the width does not split into the heads.
     """
+    check_sizes(("projected", projected, "B T C"))
+    check_integer("num_heads", num_heads, 1)
     B, T, width = projected.shape
+    if width % num_heads:
+        raise InputError(f"projected is {width} wide, must be a multiple of its {num_heads} heads")
     return projected.reshape(B, T, num_heads, width // num_heads).swapaxes(1, 2)
 
 
@@ -46,8 +68,10 @@ def merge_heads(per_head: Array) -> Array:
     """(B, H, T, D) -> (B, T, H·D), the inverse of `split_heads`.
 
     A view where heads still lie beside their width in memory (what `split_heads` returned; T = 1 in C
-    order; H = 1). Otherwise the merge must copy, and a write to the result is lost.
+    order; H = 1). Otherwise the merge must copy, and a write to the result is lost. Raises InputError for
+    another number of axes.
     """
+    check_sizes(("per_head", per_head, "B H T D"))
     B, H, T, D = per_head.shape
     return per_head.swapaxes(1, 2).reshape(B, T, H * D)
 
@@ -55,7 +79,12 @@ def merge_heads(per_head: Array) -> Array:
 def project(
     x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int
 ) -> tuple[Array, Array, Array]:
-    """(B, T, C), (C, H·D), (C, G·D), (C, G·D) -> q (B, H, T, D), k (B, G, T, D), v (B, G, T, D)."""
+    """(B, T, C), (C, H·D), (C, G·D), (C, G·D) -> q (B, H, T, D), k (B, G, T, D), v (B, G, T, D).
+
+    Raises InputError for sizes that do not fit.
+    """
+    check_sizes(("x", x, "B T C"), ("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))
+    _check_widths(wq, wk, wv, num_heads, num_kv_heads)
     return (
         split_heads(x @ wq, num_heads),
         split_heads(x @ wk, num_kv_heads),
@@ -67,8 +96,10 @@ def grouped_attention(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """(B, H, T, D), (B, G, S, D), (B, G, S, D) -> output (B, H, T, D), weights (B, H, T, S).
 
     softmax(q·kᵀ / √D)·v for each head. The T queries are the last T of the S positions: query t stands
-    at position S - T + t, sees it and every earlier one, and its weights over those sum to 1.
+    at position S - T + t, sees it and every earlier one, and its weights over those sum to 1. Raises
+    InputError for sizes that do not fit.
     """
+    _check_grouped(q, k, v)
     B, H, T, D = q.shape
     _, G, S, _ = k.shape
     group = H // G  # query heads on one key/value head
@@ -76,108 +107,6 @@ def grouped_attention(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     sees = None if T == 1 else np.tile(np.tri(T, S, S - T, dtype=bool), (group, 1))
     output, weights = attention.attend(q.reshape(B, G, group * T, D), k, v, sees)
     return output.reshape(B, H, T, D), weights.reshape(B, H, T, S)
-
-
-class HeadCache(ABC):
-    """Keys and values of the `length` positions seen so far, for B sequences and G heads of width D.
-
-    `capacity` is the number of positions allocated at once. `k` and `v` are (B, G, length, D). A row of
-    another dtype is refused, not rounded. Raises InputError for a size that is no positive integer.
-    """
-
-    def __init__(
-        self, batch_size: int, num_kv_heads: int, head_dim: int, dtype: DTypeLike, capacity: int = 0
-    ) -> None:
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("num_kv_heads", num_kv_heads, 1),
-            ("head_dim", head_dim, 1),
-            ("capacity", capacity, 0),
-        ):
-            _check_integer(name, value, least)
-        self.length = 0
-        self._keys = np.empty((batch_size, num_kv_heads, head_dim, capacity), dtype)
-        self._values = np.empty((batch_size, num_kv_heads, capacity, head_dim), dtype)
-
-    @property
-    def k(self) -> Array:
-        """(B, G, length, D), read-only: the keys so far. It shows what is written here later."""
-        return _read_only(self._keys[..., : self.length].swapaxes(2, 3))
-
-    @property
-    def v(self) -> Array:
-        """(B, G, length, D), read-only: the values so far. It shows what is written here later."""
-        return _read_only(self._values[:, :, : self.length])
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held, filled or not."""
-        return self._keys.nbytes + self._values.nbytes
-
-    def append(self, k: Array, v: Array) -> None:
-        """Keep k and v (B, G, T, D) of T new positions. Raises InputError and keeps nothing."""
-        if (k.shape, k.dtype) != (v.shape, v.dtype):
-            raise InputError(f"k is {k.dtype} {k.shape} and v is {v.dtype} {v.shape}, must be alike")
-        self.check_append(k.shape, k.dtype)
-        self._store(k, v)
-        self.length += k.shape[2]
-
-    def truncate(self, length: int) -> None:
-        """Forget every position from `length` on; what was stored there is never seen again."""
-        _check_integer("length", length, 0)
-        if length > self.length:
-            raise InputError(f"length is {length}, must be at most the {self.length} positions of the cache")
-        self.length = length
-
-    def reset(self) -> None:
-        """Forget everything, ready for other sequences of the same shape."""
-        self.truncate(0)
-
-    def check_append(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Raise InputError if keys or values of this (B, G, T, D) shape and dtype cannot be appended."""
-        B, G, D, _ = self._keys.shape
-        if len(shape) != 4 or (shape[0], shape[1], shape[3]) != (B, G, D):
-            raise InputError(
-                f"keys and values of shape {shape} do not fit this cache of B={B}, G={G}, D={D}:"
-                f" they must be ({B}, {G}, T, {D}); make a cache for this batch and these heads"
-            )
-        if dtype != self._keys.dtype:
-            raise InputError(
-                f"keys and values are {np.dtype(dtype)} and this cache is {self._keys.dtype}:"
-                " they must be the same; cast them, or make a cache of their dtype"
-            )
-
-    @abstractmethod
-    def _store(self, k: Array, v: Array) -> None:
-        """Write k and v behind the `length` positions that are kept."""
-
-
-class DynamicHeadCache(HeadCache):
-    """A cache that grows: each append allocates longer arrays and copies everything into them."""
-
-    def _store(self, k: Array, v: Array) -> None:
-        kept = slice(0, self.length)
-        self._keys = np.concatenate([self._keys[..., kept], k.swapaxes(2, 3)], axis=3)
-        self._values = np.concatenate([self._values[:, :, kept], v], axis=2)
-
-
-class PreallocatedHeadCache(HeadCache):
-    """A cache of `capacity` positions allocated once: each append writes the next free slots alone."""
-
-    def check_append(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Raise InputError if this cannot be appended, because it does not fit or there is no room."""
-        super().check_append(shape, dtype)
-        capacity = self._keys.shape[3]
-        if self.length + shape[2] > capacity:
-            raise InputError(
-                f"{shape[2]} more positions do not fit: {self.length} of a capacity of {capacity} are"
-                f" taken; make the cache for {self.length + shape[2]} or more, or reset it"
-            )
-
-    def _store(self, k: Array, v: Array) -> None:
-        new = slice(self.length, self.length + k.shape[2])
-        self._keys[..., new] = k.swapaxes(2, 3)
-        self._values[:, :, new] = v
 
 
 class Step(NamedTuple):
@@ -201,6 +130,126 @@ def cached_step(
     cache.append(k, v)
     output, weights = grouped_attention(q, cache.k, cache.v)
     return Step(q, k, v, output, weights)
+
+
+class FusedWeights(NamedTuple):
+    """The weights of all heads side by side, H of queries (with 1/√D inside), G of keys, G of values."""
+
+    qkv: Array  # (C, (H + 2·G)·D)
+    num_heads: int
+    num_kv_heads: int
+
+    def split(self, projected: Array) -> tuple[Array, Array, Array]:
+        """(B, T, (H + 2·G)·D) -> q (B, H, T, D), k (B, G, T, D), v (B, G, T, D), views; q is scaled."""
+        H, G = self.num_heads, self.num_kv_heads
+        heads = split_heads(projected, H + 2 * G)
+        return heads[:, :H], heads[:, H : H + G], heads[:, H + G :]
+
+
+def fuse(wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> FusedWeights:
+    """(C, H·D), (C, G·D), (C, G·D) -> FusedWeights, made once for any number of steps.
+
+    Raises InputError for sizes that do not fit.
+    """
+    check_sizes(("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))
+    _check_widths(wq, wk, wv, num_heads, num_kv_heads)
+    scale = 1 / math.sqrt(wq.shape[1] // num_heads)
+    return FusedWeights(np.concatenate((wq * scale, wk, wv), axis=1), num_heads, num_kv_heads)
+
+
+def prefill(x: Array, weights: FusedWeights, cache: HeadCache) -> Array:
+    """(B, T, C) -> (B, H, T, D): T tokens at once behind those of the cache, which grows by them.
+
+    `cached_step` without its weights. Raises InputError for sizes that do not fit, the cache unchanged.
+    """
+    check_sizes(("x", x, "B T C"), ("weights.qkv", weights.qkv, "C N"))
+    q, k, v = weights.split(x @ weights.qkv)
+    cache.append(k, v)
+    return causal_blocks(q, cache.k, cache.v)
+
+
+def causal_blocks(q: Array, k: Array, v: Array) -> Array:
+    """(B, H, T, D), (B, G, S, D), (B, G, S, D) -> (B, H, T, D), as `grouped_attention` of q·√D.
+
+    A block of queries sees the keys up to its last query at once: its softmax is whole, nothing is kept
+    from block to block, and keys behind it are not looked at. Only the corner where the block's own
+    tokens meet is masked. Raises InputError for sizes that do not fit.
+    """
+    _check_grouped(q, k, v)
+    B, H, T, D = q.shape
+    _, G, S, _ = k.shape
+    group = H // G
+    grouped = q.reshape(B, G, group, T, D)
+    output = np.empty(grouped.shape, q.dtype)
+    for start in range(0, T, _QUERIES):
+        end = min(start + _QUERIES, T)
+        rows, seen = end - start, S - T + end
+        hidden = np.triu(np.full((rows, rows), -np.inf, q.dtype), 1)  # added to scores
+        some = max(1, _SCORES // (B * group * rows * seen))  # key/value heads at once
+        for heads in (slice(g, g + some) for g in range(0, G, some)):
+            queries = grouped[:, heads, :, start:end].reshape(B, -1, group * rows, D)
+            scores = queries @ k[:, heads, :seen].swapaxes(2, 3)
+            scores.reshape(B, -1, group, rows, seen)[..., seen - rows :] += hidden
+            sums = _exponentials(scores)
+            mixed = scores @ v[:, heads, :seen]
+            mixed /= sums
+            output[:, heads, :, start:end] = mixed.reshape(B, -1, group, rows, D)
+    return output.reshape(B, H, T, D)
+
+
+Newest = Callable[[Array, Array, Array, Array], None]
+
+
+def decode(x: Array, weights: FusedWeights, cache: HeadCache, attend: Newest | None = None) -> Array:
+    """(B, T, C) -> (B, H, T, D): T steps, each of one token, behind those of the cache, which grows by them.
+
+    Equal to `prefill`. `attend` is `newest_blocks` when not given. Raises InputError for sizes that do not
+    fit; then the cache holds the tokens before the step that was refused.
+    """
+    check_sizes(("x", x, "B T C"), ("weights.qkv", weights.qkv, "C N"))
+    attend = attend or newest_blocks
+    B, T, _ = x.shape
+    projected = np.empty((B, weights.qkv.shape[1]), x.dtype)
+    q, k, v = weights.split(projected[:, None])  # views: every product below fills them
+    H, G, D = q.shape[1], k.shape[1], q.shape[3]
+    grouped = q.reshape(B, G, H // G, D)
+    output = np.empty((T, *grouped.shape), x.dtype)
+    for t in range(T):
+        np.matmul(x[:, t], weights.qkv, out=projected)
+        cache.append(k, v)
+        attend(grouped, cache.k_columns, cache.v, output[t])
+    return output.reshape(T, B, H, D).transpose(1, 2, 0, 3)
+
+
+def newest_blocks(q: Array, k_columns: Array, v: Array, output: Array) -> None:
+    """Write the attention of (B, G, H//G, D) scaled queries, which see all S keys, into `output` alike.
+
+    `k_columns` is (B, G, D, S), `v` (B, G, S, D). The products with K and V come in blocks of positions.
+    """
+    group, D = q.shape[2:]
+    S = k_columns.shape[3]
+    size = _MULTIPLY_ADDS // (group * D) or 1
+    if group == 1 or size >= S:  # one query is multiplied where K and V lie, whatever their length
+        scores = q @ k_columns
+        sums = _exponentials(scores)
+        np.matmul(scores, v, out=output)
+    else:
+        blocks = [slice(start, start + size) for start in range(0, S, size)]
+        scores = np.empty((*q.shape[:3], S), q.dtype)
+        for block in blocks:
+            np.matmul(q, k_columns[..., block], out=scores[..., block])
+        sums = _exponentials(scores)
+        np.matmul(scores[..., blocks[0]], v[:, :, blocks[0]], out=output)
+        for block in blocks[1:]:
+            output += scores[..., block] @ v[:, :, block]
+    output /= sums  # D numbers a head, not S
+
+
+def _exponentials(scores: Array) -> Array:
+    """Replace scores by exp(score - the largest of its row); return the sums of the rows, (..., 1)."""
+    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    return np.add.reduce(scores, axis=-1, keepdims=True)
 
 
 def multi_head_attention(
@@ -236,16 +285,15 @@ def cached_multi_head_attention(
     check_inputs(x, wq, wk, wv, num_heads, G)
     B, T, _ = x.shape
     cache.check_append((B, G, T, wk.shape[1] // G), x.dtype)
-    _check_integer("prompt_length", prompt_length, 1)
+    check_integer("prompt_length", prompt_length, 1)
     if prompt_length > T:
         raise InputError(f"prompt_length is {prompt_length}, must be at most the {T} tokens of x")
-    ends = range(prompt_length, T + 1)
-    starts = (0, *ends[:-1])
-    steps = [
-        cached_step(x[:, start:end], wq, wk, wv, num_heads, G, cache).output
-        for start, end in zip(starts, ends, strict=True)
-    ]
-    return np.concatenate(steps, axis=2)
+    weights = fuse(wq, wk, wv, num_heads, G)
+    if prompt_length == 1:
+        return decode(x, weights, cache)
+    prompt = prefill(x[:, :prompt_length], weights, cache)
+    rest = [decode(x[:, prompt_length:], weights, cache)] if prompt_length < T else []
+    return np.concatenate((prompt, *rest), axis=2)
 
 
 def check_inputs(x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> None:
@@ -255,13 +303,28 @@ def check_inputs(x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_
     G, and every width splits into heads of one width D.
     """
     check_arrays(("x", x, "B T C"), ("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))
-    _check_integer("num_heads", num_heads, 1)
-    _check_integer("num_kv_heads", num_kv_heads, 1)
+    _check_widths(wq, wk, wv, num_heads, num_kv_heads)
+
+
+def _check_grouped(q: Array, k: Array, v: Array) -> None:
+    check_sizes(("q", q, "B H T D"), ("k", k, "B G S D"), ("v", v, "B G S D"))
+    _check_divides(q.shape[1], k.shape[1])
+    if q.shape[2] > k.shape[2]:
+        raise InputError(f"q has {q.shape[2]} positions, must have at most the {k.shape[2]} of k")
+
+
+def _check_divides(num_heads: int, num_kv_heads: int) -> None:
+    check_integer("num_heads", num_heads, 1)
+    check_integer("num_kv_heads", num_kv_heads, 1)
     if num_heads % num_kv_heads:
         raise InputError(
             f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads};"
             " every key/value head must serve the same number of query heads"
         )
+
+
+def _check_widths(wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> None:
+    _check_divides(num_heads, num_kv_heads)
     for name, weights, heads in (("wq", wq, num_heads), ("wk", wk, num_kv_heads), ("wv", wv, num_kv_heads)):
         width = weights.shape[1]
         if width % heads:
@@ -271,14 +334,3 @@ def check_inputs(x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_
                 f"{name} has {heads} heads of width {width // heads}, must be of the width"
                 f" {wq.shape[1] // num_heads} of wq; is the number of heads right?"
             )
-
-
-def _check_integer(name: str, value: object, least: int) -> None:
-    # bool is an int to Python, but True heads is a slip.
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} is {value!r}, must be an integer of at least {least}")
-
-
-def _read_only(view: Array) -> Array:
-    view.flags.writeable = False
-    return view

@@ -70,12 +70,12 @@ FAULTS = (
     Fault("batch rows mixed: sequential", "attention",
           "path(x[b], wq, wk, wv)", "path(x[tuple(0 * i for i in b)], wq, wk, wv)"),
     Fault("dynamic cache aliases its input", "kv_cache",
-          "np.concatenate((self.keys, k[..., None, :]), axis=-2)",
-          "np.concatenate((self.keys, k[..., None, :]), axis=-2)"
+          "keys = np.concatenate((self.keys, k[..., None, :]), axis=-2)",
+          "keys = np.concatenate((self.keys, k[..., None, :]), axis=-2)"
           " if self.length else k[..., None, :]"),
     Fault("last query only where the whole prefix was asked", "attention",
-          "attend(prefix @ wq, prefix @ wk, prefix @ wv, mask[: t + 1, : t + 1])",
-          "attend(prefix[..., -1:, :] @ wq, prefix @ wk, prefix @ wv, mask[t, : t + 1])"),
+          "_attend(prefix @ wq, prefix @ wk, prefix @ wv, mask[: t + 1, : t + 1])",
+          "_attend(prefix[..., -1:, :] @ wq, prefix @ wk, prefix @ wv, mask[t, : t + 1])"),
     # The traps of single-head kernels.
     Fault("no row maximum: full", "attention", "x - x.max(axis, keepdims=True)", "x"),
     Fault("one maximum for all rows: full", "attention",

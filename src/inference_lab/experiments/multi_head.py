@@ -5,8 +5,8 @@ Binds conditions to callables; how they are timed is `benchmark`'s, what the tim
 `preallocated`, `dynamic` and `repeated` start from a cache that holds `sequence_length` tokens and decode
 `decode_steps` more, one by one; forgetting those again is in the call, once, and costs about 1 µs.
 `prefill` and `stepwise` start from an empty cache and fill it with `sequence_length` tokens. Making the
-inputs, the first filling and every check of inputs happen before; a cache's own check that a token fits
-it (three comparisons of integers) belongs to its append and is timed.
+inputs, fusing the weights, the first filling and every look at values happen before; checks of sizes
+(comparisons of integers, once a call and at every append) are timed.
 """
 
 import math
@@ -21,13 +21,15 @@ from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import ConfigError
 from inference_lab.multi_head_attention import (
     DynamicHeadCache,
+    FusedWeights,
     HeadCache,
+    Newest,
     PreallocatedHeadCache,
-    Step,
-    cached_step,
     check_inputs,
-    grouped_attention,
-    project,
+    decode,
+    fuse,
+    newest_blocks,
+    prefill,
 )
 from inference_lab.records.record import Measurement
 
@@ -88,54 +90,47 @@ def cells(section: Mapping[str, Any]) -> list[Cell]:
     return found
 
 
-def repeated_step(
-    x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int, cache: HeadCache
-) -> Step:
-    """(B, T, C) of new tokens -> Step, as `cached_step`, but K and V are copied out to all H heads."""
-    q, k, v = project(x, wq, wk, wv, num_heads, num_kv_heads)
-    cache.append(k, v)
-    group = num_heads // num_kv_heads
-    every_k, every_v = np.repeat(cache.k, group, axis=1), np.repeat(cache.v, group, axis=1)
-    return Step(q, k, v, *grouped_attention(q, every_k, every_v))
+def repeated(q: Array, k_columns: Array, v: Array, output: Array) -> None:
+    """As `newest_blocks`, but K and V are copied out to all H heads."""
+    B, G, group, D = q.shape
+    one_each = (B, G * group, 1, D)
+    every_k, every_v = np.repeat(k_columns, group, axis=1), np.repeat(v, group, axis=1)
+    newest_blocks(q.reshape(one_each), every_k, every_v, output.reshape(one_each))
 
 
-def decode(cell: Cell, kind: type[HeadCache], step: Callable[..., Step] = cached_step) -> Call:
-    """A call -> (B, H, 1, D) of the last token: every token of x behind its first T, one by one."""
-    T, end, cache = cell.sequence_length, cell.x.shape[1], cell.cache(kind)
-    if end == T:
+def steps(cell: Cell, kind: type[HeadCache], attend: Newest = newest_blocks) -> Call:
+    """A call -> (B, H, decode_steps, D): every token of x behind its first T, one by one."""
+    T, weights, cache = cell.sequence_length, fuse(*cell.weights), cell.cache(kind)
+    if cell.x.shape[1] == T:
         raise ConfigError("decode_steps is 0 or missing under fixed; a decode path needs at least 1")
-    _, k, v = project(cell.x[:, :T], *cell.weights)
-    cache.append(k, v)
-    return _steps(cell, cache, [cell.x[:, t : t + 1] for t in range(T, end)], step)
-
-
-def fill(cell: Cell, tokens_a_step: int) -> Call:
-    """A call -> (B, H, tokens_a_step, D) of the last tokens: all T tokens into an empty cache."""
-    T, end = cell.sequence_length, cell.x.shape[1]
-    if end != T:
-        raise ConfigError(f"decode_steps is {end - T} under fixed; prefill and stepwise take none, remove it")
-    pieces = [cell.x[:, t : t + tokens_a_step] for t in range(0, T, tokens_a_step)]
-    return _steps(cell, cell.cache(PreallocatedHeadCache), pieces, cached_step)
-
-
-def _steps(cell: Cell, cache: HeadCache, pieces: list[Array], step: Callable[..., Step]) -> Call:
-    start = cache.length
+    prefill(cell.x[:, :T], weights, cache)
 
     def call() -> Array:
-        cache.truncate(start)
-        for piece in pieces[:-1]:
-            step(piece, *cell.weights, cache)
-        return step(pieces[-1], *cell.weights, cache).output
+        cache.truncate(T)
+        return decode(cell.x[:, T:], weights, cache, attend)
+
+    return call
+
+
+def fill(cell: Cell, form: Callable[[Array, FusedWeights, HeadCache], Array]) -> Call:
+    """A call -> (B, H, T, D): all T tokens into an empty cache, at once or one by one."""
+    if over := cell.x.shape[1] - cell.sequence_length:
+        raise ConfigError(f"decode_steps is {over} under fixed; prefill and stepwise take none, remove it")
+    weights, cache = fuse(*cell.weights), cell.cache(PreallocatedHeadCache)
+
+    def call() -> Array:
+        cache.reset()
+        return form(cell.x, weights, cache)
 
     return call
 
 
 PATHS: dict[str, Callable[[Cell], Call]] = {
-    "preallocated": lambda cell: decode(cell, PreallocatedHeadCache),
-    "dynamic": lambda cell: decode(cell, DynamicHeadCache),
-    "repeated": lambda cell: decode(cell, PreallocatedHeadCache, repeated_step),
-    "prefill": lambda cell: fill(cell, tokens_a_step=cell.sequence_length),
-    "stepwise": lambda cell: fill(cell, tokens_a_step=1),
+    "preallocated": lambda cell: steps(cell, PreallocatedHeadCache),
+    "dynamic": lambda cell: steps(cell, DynamicHeadCache),
+    "repeated": lambda cell: steps(cell, PreallocatedHeadCache, repeated),
+    "prefill": lambda cell: fill(cell, prefill),
+    "stepwise": lambda cell: fill(cell, decode),
 }
 
 
