@@ -1,13 +1,16 @@
 """The event scanner finds the same payloads however a stream is cut."""
 
+import re
 import unittest
 from collections.abc import Iterable
 from itertools import pairwise
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sseclient import SSEClient
 
+from inference_lab.serving import sse
 from inference_lab.serving.sse import EventScanner
 
 _PAYLOADS = ['{"text":"é漢🙂"}', '{"text":" "}', "[DONE]"]
@@ -83,6 +86,40 @@ class TestEventScanner(unittest.TestCase):
     def test_an_unfinished_event_is_none(self) -> None:
         """An event without its blank line has not arrived."""
         self.assertEqual(scan([b"data: a\n\ndata: b\n"]), [b"a"])
+
+    def test_a_long_event_is_looked_at_once(self) -> None:
+        """An event of 2 MB that comes in pieces costs its length, not its length times the pieces."""
+        looked_at: list[int] = []
+
+        def split(data: bytes) -> list[bytes]:
+            looked_at.append(len(data))
+            return re.split(rb"\r\n|\r|\n", data)
+
+        pieces = [b"data: ", *[b"x" * 1000] * 2000, b"\n\n"]
+        with mock.patch.object(sse, "_LINE_END", mock.Mock(split=split)):
+            self.assertEqual(scan(pieces), [b"x" * 2_000_000])
+        self.assertEqual(sum(looked_at), sum(map(len, pieces)))
+
+    def test_errors_stand_apart(self) -> None:
+        """An event named error and a field error are no payloads, however they are cut."""
+        data = b"event: error\ndata: a\n\nerror: b\n\ndata: c\n\nevent: error\n\ndata: d\n\n"
+        for cut in range(len(data)):
+            scanner = EventScanner()
+            scanner.feed(data[:cut])
+            scanner.feed(data[cut:])
+            self.assertEqual((scanner.errors, scanner.payloads), ([b"a", b"b"], [b"c", b"d"]))
+
+    def test_what_is_left(self) -> None:
+        """The words that are in no event are kept: an unfinished one before a line of no known field."""
+        for data, left in (
+            (b"data: a\n\n", b""),
+            (b"data: a\n\nno room\n", b"no room"),
+            (b"data: a\n\nno room\n\ndata: b\n", b"b"),
+            (b"data: a\n\ndata: b", b"b"),
+        ):
+            scanner = EventScanner()
+            scanner.feed(data)
+            self.assertEqual(scanner.left, left)
 
     def test_byte_order_mark(self) -> None:
         """A byte order mark before the first field is not part of its name."""

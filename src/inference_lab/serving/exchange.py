@@ -220,6 +220,8 @@ def _said(exchange: Exchange) -> tuple[str, bool]:
 def _text(body: bytes) -> tuple[str, bool]:
     try:
         said = parse(body)
-        return error_text(said), isinstance(said, dict) and bool(said.get("error"))
+        if isinstance(said, dict) and (said.get("error") or said.get("message")):
+            return error_text(said), bool(said.get("error"))
     except (ValueError, RecursionError):
-        return body.decode("utf-8", "replace").strip(), False
+        pass  # then its words are all that it says
+    return body.decode("utf-8", "replace").strip(), False

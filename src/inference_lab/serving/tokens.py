@@ -78,9 +78,7 @@ def _settle(chunks: Sequence[_Chunk], totals: Mapping[int, int], most: Callable[
         return f"usage says {total} tokens, more than can be; the chunks are counted instead"
     if total < _texts(chunks[:known]):
         return f"usage says {total} tokens, fewer than the chunks with text; the chunks are counted instead"
-    odd = None
     if not _agree(chunks, totals):
-        odd = "usage of earlier chunks contradicts chunks or later usage; the last counts"
         totals = {known: total}
     before = told = 0
     for upto, said in totals.items():
@@ -88,7 +86,7 @@ def _settle(chunks: Sequence[_Chunk], totals: Mapping[int, int], most: Callable[
             _share(chunks[before:upto], said - told)
             before, told = upto, said
     _take_away(chunks[:known], sum(chunk.tokens for chunk in chunks[:known]) - total)
-    return odd
+    return None
 
 
 def _texts(chunks: Sequence[_Chunk]) -> int:
