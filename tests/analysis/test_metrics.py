@@ -179,6 +179,18 @@ class TestNumbers(unittest.TestCase):
         with self.assertRaisesRegex(ConfigError, "slo 'ttft' is no bound; there are queue_ms, "):
             goodput({"ttft": 30})
 
+    def test_an_undefined_slo_is_not_met(self) -> None:
+        """A request without a first token, or with one token under an ITL bound, met nothing."""
+        run = run_of([request(0, tokens=()), request(1, tokens=(30,)), request(2)])
+        self.assertEqual(goodput({"ttft_ms": 100}).of(run), 2 / (run.duration_s or 0))
+        self.assertEqual(goodput({"itl_ms": 100}).of(run), 1 / (run.duration_s or 0))
+
+    def test_bounds_that_are_none(self) -> None:
+        """Zero, less, and what is no number are refused."""
+        for bound in (0, -1.0, float("nan")):
+            with self.assertRaisesRegex(ConfigError, "ttft_ms is .* positive number of ms"):
+                goodput({"ttft_ms": bound})
+
     def test_goodput_says_its_bounds_in_one_order(self) -> None:
         """The order of the keys, which canonical JSON and config.yaml hold differently, changes no byte."""
         one, other = (goodput(slo) for slo in ({"ttft_ms": 1, "itl_ms": 2}, {"itl_ms": 2, "ttft_ms": 1}))
