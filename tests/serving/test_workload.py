@@ -71,14 +71,81 @@ class TestWorkload(unittest.TestCase):
             self.assertEqual(body(workload, 2), body(workload, 0))
             self.assertEqual((body(workload)["prompt"], body(workload)["max_tokens"]), ("a\u2028b", 5))
             self.assertEqual((body(workload, 1)["prompt"], body(workload, 1)["max_tokens"]), ([1, 2], 64))
-            with self.assertRaisesRegex(InputError, "prompt 1.*messages"):
+            with self.assertRaisesRegex(InputError, "line 1: must be an object with 'messages'"):
                 Workload("m", endpoint="chat", prompts_file=path).body(0)
-            for text, says in (("", "holds no prompt"), ("{", "prompt 1: not JSON")):
+            for text, says in (("", "holds no prompt"), ("\n{", "line 2: not JSON")):
                 path.write_text(text)
                 with self.assertRaisesRegex(InputError, says):
                     Workload("m", prompts_file=path).body(0)
             with self.assertRaisesRegex(InputError, "cannot be read"):
                 Workload("m", prompts_file=path.with_name("none")).body(0)
+
+    def test_what_a_line_says_of_its_request(self) -> None:
+        """Known keys go into that request's body alone; its length replaces the drawn one."""
+        tools = [{"type": "function", "function": {"name": "look"}}]
+        lines = [
+            {"messages": [{"role": "user", "content": "a"}], "output_tokens": 7, "tools": tools},
+            {"messages": [{"role": "user", "content": "b"}], "max_completion_tokens": 5, "temperature": 0.5},
+            {"messages": [{"role": "user", "content": "c"}]},
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "prompts.jsonl"
+            path.write_text("\ufeff" + "\n".join(map(json.dumps, lines)), encoding="utf-8")
+            workload = Workload("m", endpoint="chat", prompts_file=path)
+            first, second, third = (body(workload, index) for index in range(3))
+            own = body(Workload("m", endpoint="chat", prompts_file=path, extra_body={"max_tokens": 2}))
+        self.assertEqual((first["max_tokens"], first["tools"]), (7, tools))
+        self.assertEqual((second["max_completion_tokens"], second["temperature"]), (5, 0.5))
+        self.assertNotIn("max_tokens", second)
+        self.assertEqual((third["max_tokens"], "tools" in third), (64, False))
+        self.assertNotIn("output_tokens", first)
+        self.assertEqual(own["max_tokens"], 2)
+
+    def test_lines_that_are_refused(self) -> None:
+        """What would be dropped, asked twice, or could not be sent is refused with its line and the rule."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "prompts.jsonl"
+            for line, says in (
+                (
+                    '{"prompt": "a", "outputs": 5}',
+                    "unknown key 'outputs'; known are prompt, output_tokens, max_",
+                ),
+                ('{"prompt": "a", "messages": []}', "unknown key 'messages'"),
+                ('{"prompt": "a", "n": 2}', "unknown key 'n'"),
+                ('{"prompt": "a", "output_tokens": 5, "max_tokens": 5}', "are the same"),
+                ('{"prompt": "a", "output_tokens": 0}', "max_tokens is 0, must be a whole number"),
+                ('{"prompt": "a", "max_tokens": "5"}', "max_tokens is '5'"),
+                ('{"prompt": "a", "temperature": NaN}', "cannot be sent as JSON"),
+                ('{"prompt": "a", "temperature": 1e999}', "cannot be sent as JSON"),
+                ('{"prompt": ["one", "two"]}', "prompt must be one text or one list of token ids"),
+                ('{"prompt": [[1, 2]]}', "prompt must be one text"),
+                ('{"prompt": [1, -2]}', "prompt must be one text"),
+                ('{"prompt": 42}', "prompt must be one text"),
+                ('{"prompt": null}', "must be an object with 'prompt'"),
+                ('{"prompt": ""}', "prompt must be one text"),
+                ("42", "must be an object with 'prompt'"),
+                ('["one", "two"]', "must be an object with 'prompt'"),
+                ("NaN", "must be an object with 'prompt'"),
+                ("[" * 100_000, "not JSON"),
+            ):
+                path.write_text(f'{{"prompt": "good"}}\n{line}\n')
+                with self.subTest(line[:60]), self.assertRaises(InputError) as refused:
+                    Workload("m", prompts_file=path).body(0)
+                self.assertIn(f"{path} line 2: ", str(refused.exception))
+                self.assertIn(says, str(refused.exception))
+                self.assertNotIn("\n", str(refused.exception))
+            for line in (
+                '{"messages": "hi"}',
+                '{"messages": []}',
+                '{"messages": ["hi"]}',
+                '{"messages": [{}]}',
+            ):
+                path.write_text(line)
+                with (
+                    self.subTest(line),
+                    self.assertRaisesRegex(InputError, "line 1: messages must be a list"),
+                ):
+                    Workload("m", endpoint="chat", prompts_file=path).body(0)
 
     def test_refusals(self) -> None:
         """Contradictions are refused before anything is sent."""
@@ -91,6 +158,10 @@ class TestWorkload(unittest.TestCase):
             {"extra_body": {"n": 2}},
             {"extra_body": {"stream": False}},
             {"vocab_size": 2},
+            {"extra_body": {"prompt": ["one", "two"]}},
+            {"extra_body": {"messages": "hi"}},
+            {"extra_body": {"max_tokens": 0}},
+            {"extra_body": {"temperature": float("nan")}},
         )
         for values in wrong:
             with self.subTest(values), self.assertRaises(InputError):

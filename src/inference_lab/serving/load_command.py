@@ -38,7 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--vocab-size", type=int, default=512, help="token ids are drawn below it")
     add("--prefix-groups", type=int, default=0, metavar="G", help="groups that share a prefix")
     add("--prefix-tokens", type=int, default=0, metavar="N")
-    add("--prompts", type=Path, metavar="JSONL", help='lines of {"prompt": ...} or {"messages": ...}')
+    add(
+        "--prompts",
+        type=Path,
+        metavar="JSONL",
+        help='{"prompt" or "messages": ..., "output_tokens": 9, "tools": ...}',
+    )
     add("--ignore-eos", action="store_true", help="ask for exactly --output-tokens (vLLM)")
     add(
         "--extra-body",

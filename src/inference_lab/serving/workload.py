@@ -13,7 +13,14 @@ from typing import Any
 
 from inference_lab.errors import InputError
 
-ENDPOINTS = ("completions", "chat")
+_ASKED_BY = {"completions": "prompt", "chat": "messages"}
+ENDPOINTS = tuple(_ASKED_BY)
+_COUNTS = ("max_tokens", "max_completion_tokens")
+OF_REQUEST = (
+    *(*_COUNTS, "min_tokens", "ignore_eos", "stop", "seed", "temperature", "top_p", "top_k", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "response_format"),
+    *("tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs"),
+)
 _WORDS = (
     *("the", "of", "and", "to", "in", "is", "that", "it", "for", "was", "on", "as", "with", "be"),
     *("by", "at", "from", "this", "have", "are", "not", "but", "had", "they", "which", "you", "one"),
@@ -51,7 +58,8 @@ class Workload:
     `prompt` is "ids" (token-id lists: exactly as long as asked) or "text" (that many common words,
     near that many tokens). With `prefix_groups`, request i begins with the `prefix_tokens` that all
     requests of group i % prefix_groups share. `prompts_file` replaces generated prompts by the lines
-    of a JSONL file, each {"prompt": text or ids} or {"messages": [...]}, optionally "max_tokens".
+    of a JSONL file, each {"prompt": text or ids} or {"messages": [...]}, and what else a line says of its
+    own request: "output_tokens" (max_tokens, as OpenAI calls it) and OF_REQUEST.
     `extra_body` is added to every request and wins over what stands there; null takes a key out, because
     strict servers refuse a null.
     """
@@ -87,29 +95,27 @@ class Workload:
             raise InputError(f"vocab_size is {self.vocab_size}, must be at least 4")
         if self.extra_body.get("n") not in (None, 1) or self.extra_body.get("stream", True) is not True:
             raise InputError("extra_body: n must be 1 and stream true; one answer a request is timed")
+        try:
+            _check(self.extra_body)
+        except InputError as error:
+            raise InputError(f"extra_body: {error}") from None
 
     @cached_property
     def _lines(self) -> list[dict[str, Any]]:
         path = self.prompts_file
         if path is None:
             return []
-        wanted = "messages" if self.endpoint == "chat" else "prompt"
         try:
-            texts = [text for text in path.read_text(encoding="utf-8").split("\n") if text.strip()]
+            texts = path.read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({error}); give a JSONL of prompts") from None
         lines: list[dict[str, Any]] = []
         for number, text in enumerate(texts, start=1):
-            try:
-                line = json.loads(text)
-            except ValueError as error:
-                raise InputError(f"{path}, prompt {number}: not JSON ({error})") from None
-            if not isinstance(line, dict) or not line.get(wanted):
-                raise InputError(
-                    f"{path}, prompt {number}: must be an object with {wanted!r} for the"
-                    f" {self.endpoint} endpoint"
-                )
-            lines.append({key: line[key] for key in (wanted, "max_tokens") if key in line})
+            if text.strip():
+                try:
+                    lines.append(_line(text, _ASKED_BY[self.endpoint]))
+                except InputError as error:
+                    raise InputError(f"{path} line {number}: {error}") from None
         if not lines:
             raise InputError(f"{path}: holds no prompt; each line is one JSON object")
         return lines
@@ -119,9 +125,12 @@ class Workload:
         chosen = random.Random(f"{self.seed}/{index}")
         input_tokens = chosen.randint(self.input_tokens.low, self.input_tokens.high)
         output_tokens = chosen.randint(self.output_tokens.low, self.output_tokens.high)
-        body: dict[str, Any] = {"model": self.model, "max_tokens": output_tokens}
+        line = self._lines[index % len(self._lines)] if self.prompts_file is not None else {}
+        body: dict[str, Any] = {"model": self.model}
+        if not set(_COUNTS) & {*line, *self.extra_body}:
+            body["max_tokens"] = output_tokens
         if self.prompts_file is not None:
-            body |= self._lines[index % len(self._lines)]
+            body |= line
         elif self.endpoint == "chat":
             content = self._prompt(index, input_tokens, chosen)
             body["messages"] = [{"role": "user", "content": content}]
@@ -144,3 +153,42 @@ class Workload:
         if self.prompt == "ids":
             return prefix + own
         return " ".join(_WORDS[token % len(_WORDS)] for token in prefix + own)
+
+
+def _line(text: str, wanted: str) -> dict[str, Any]:
+    """What a line of a prompts file adds to its request's body. Raises InputError naming the rule."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({error})") from None
+    if not isinstance(line, dict) or line.get(wanted) is None:
+        raise InputError(f"must be an object with {wanted!r}, which this endpoint asks for")
+    if "output_tokens" in line:
+        if "max_tokens" in line:
+            raise InputError("output_tokens and max_tokens are the same; give one")
+        line["max_tokens"] = line.pop("output_tokens")
+    known = (wanted, "output_tokens", *OF_REQUEST)
+    if unknown := sorted(set(line) - set(known)):
+        raise InputError(
+            f"unknown key {unknown[0]!r}; known are {', '.join(known)}; --extra-body adds others to all"
+        )
+    _check(line)
+    return line
+
+
+def _check(asked: Mapping[str, Any]) -> None:
+    """Raises InputError unless this part of a body is JSON and asks for one answer of a length."""
+    try:
+        json.dumps(asked, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"cannot be sent as JSON ({error})") from None
+    for name in _COUNTS:
+        if (count := asked.get(name)) is not None and (type(count) is not int or count < 1):
+            raise InputError(f"{name} is {count!r}, must be a whole number, at least 1")
+    prompt, messages = asked.get("prompt"), asked.get("messages")
+    is_ids = isinstance(prompt, list) and all(type(token) is int and token >= 0 for token in prompt)
+    if prompt is not None and (not prompt or not (isinstance(prompt, str) or is_ids)):
+        raise InputError("prompt must be one text or one list of token ids: one answer a request is timed")
+    is_chat = isinstance(messages, list) and all(isinstance(m, dict) and "role" in m for m in messages)
+    if messages is not None and (not messages or not is_chat):
+        raise InputError("messages must be a list of objects, each with a role, at least one")
