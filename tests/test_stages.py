@@ -357,6 +357,14 @@ class DeriveTest(unittest.TestCase):
         self.assertEqual((record.samples, judge), (SAMPLES, JUDGE))
         self.assertEqual(Path("results/m1/summary.csv").read_text(), "path,n\ndynamic,4\n")
 
+    def test_other_code_derives_nothing(self) -> None:
+        """Where what runs is not what is written, nothing is made, found so before or after."""
+        for check in ("check_running", "check_loaded"):
+            refusal = mock.patch.object(installed, check, side_effect=MeasurementRefused("runs from /x"))
+            with self.subTest(check), refusal, self.assertRaisesRegex(MeasurementRefused, "runs from /x"):
+                stages.derive(summary_step("m1", JUDGE))
+            self.assertFalse(Path("results/m1/summary.csv").exists())
+
     def test_a_figure_names_what_it_is_drawn_from(self) -> None:
         """A view holds summary rows as text, the digest of each file it holds, and the rebuilding command."""
         stages.derive(summary_step("m1", JUDGE))

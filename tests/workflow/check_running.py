@@ -1,0 +1,82 @@
+"""Is nothing planned, tested, measured or verified by another package than the checkout's own?
+
+Each case is a copy of this checkout under this one's environment, as a worktree or `cp -a` leaves it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from inference_lab.records.config import load_config
+from tests.checkout import ROOT
+
+PROGRAMS = Path(sys.executable).parent
+COPIED = ("Snakefile", "config.yaml", "predictions", "profiles", "pyproject.toml", "src", "tests", "workflow")
+MEASURE = """
+import json, sys
+from inference_lab.experiments import decode_paths
+found = decode_paths.measure(json.loads(sys.argv[1]), lambda done, total: None)
+print(found.rows)
+"""
+
+
+class RunningTest(unittest.TestCase):
+    """A copy of this checkout, in which everything is different but the environment."""
+
+    def setUp(self) -> None:
+        """Sources, tests and workflow, without what was recorded."""
+        self.lab = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, self.lab / name)
+        self.kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SNAKEMAKE_"))}
+
+    def run_here(self, *words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        """A finished command in the copy."""
+        return subprocess.run(
+            words, cwd=self.lab, env={**self.kept, **variables}, capture_output=True, text=True, check=False
+        )
+
+    def test_another_checkouts_package_does_nothing_here(self) -> None:
+        """A plan, the tests, a measurement and verification are refused in one line; nothing is written."""
+        capacity = json.dumps(load_config(ROOT / "config.yaml")["experiments"]["m2_capacity"]["measure"])
+        for words in (
+            ("snakemake", "-n", "all"),
+            ("inference-lab", "test"),
+            ("inference-lab", "verify"),
+            ("inference-lab", "measure", "m2_capacity", "--section", capacity),
+        ):
+            with self.subTest(" ".join(words[:2])):
+                done = self.run_here(PROGRAMS / words[0], *words[1:])
+                said = done.stderr.strip().splitlines()[-1]
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertRegex(said, rf"runs from {ROOT}/src/.*, this checkout's stands in {self.lab}/src/")
+                self.assertNotIn("Traceback", done.stderr)
+        self.assertFalse((self.lab / "results").exists())
+
+    def test_its_unit_tests_say_so_by_hand(self) -> None:
+        """Under `python -m unittest` one test fails and names both places."""
+        test = "tests.test_collection.CollectionTest.test_what_is_tested_is_this_checkout"
+        done = self.run_here(sys.executable, "-m", "unittest", test)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"inference_lab runs from {ROOT}/src/inference_lab", done.stderr)
+
+    def test_modules_of_the_working_directory_reach_no_child(self) -> None:
+        """Where random.py and json.py lie at the top, measuring processes have the standard library's."""
+        for name in ("random", "json"):
+            (self.lab / f"{name}.py").write_text("raise ValueError('not the library')\n")
+        section = load_config(ROOT / "config.yaml")["experiments"]["m1-batch-size-scan"]["measure"]
+        section |= {"rounds": 1, "warmups": 0, "quiet_wait_s": 0, "vary": {"batch_size": [1]}}
+        words = (sys.executable, "-P", "-c", MEASURE, json.dumps(section))
+        done = self.run_here(*words, PYTHONPATH=str(self.lab / "src"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("'raw.csv': 2", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
