@@ -38,6 +38,7 @@ class Scripted:
 
     url: str
     seen: list[tuple[int, int, bytes]] = field(default_factory=list[tuple[int, int, bytes]])
+    ended: list[int] = field(default_factory=list[int])  # the connections that are closed by now
 
 
 @contextlib.contextmanager
@@ -59,6 +60,10 @@ def scripted(
         server = Scripted(f"{'https' if tls else 'http'}://{host}:{port}/v1")
 
     def serve(connection: socket.socket, number: int) -> None:
+        converse(connection, number)
+        server.ended.append(number)
+
+    def converse(connection: socket.socket, number: int) -> None:
         with contextlib.suppress(OSError), connection:
             served = tls.wrap_socket(connection, server_side=True) if tls else connection
             with served:

@@ -11,14 +11,16 @@ import subprocess
 import tempfile
 import time
 import unittest
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from inference_lab.errors import InputError
 from inference_lab.records.requests import RequestRecord, read_requests
+from inference_lab.serving.arrival_clock import ArrivalClock
 from inference_lab.serving.client import Client
-from inference_lab.serving.event_loop import LOOP_NAME
+from inference_lab.serving.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.serving.load_command import main
 from inference_lab.serving.record_file import INFO
 from inference_lab.serving.server_process import get
@@ -184,12 +186,20 @@ class TestReuse(TransportCase):
         self.assertEqual((self.records()[1].status, self.records()[1].resent), ("connect_error", 1))
 
     def test_an_end_is_noticed_before_the_next_request(self) -> None:
-        """A connection that the server closed while it was idle is not used: nothing is sent twice."""
-        with scripted(lambda _n, _m: [stream(), 0.001, CLOSE]) as server:
-            more = ("--rate", "30", "--concurrency", "1")
-            self.assertEqual(self.load(server.url, *more, requests=8), 0, self.said)
-            self.assertEqual(len(server.seen), 8)
-        self.assertEqual({record.resent for record in self.records()}, {0})
+        """A connection that the server closed while it was idle is not used, however short ago that was."""
+        with scripted(lambda _n, _m: [stream(), CLOSE]) as server, closing(ArrivalClock()) as clock:
+
+            async def run() -> list[int]:
+                async with Client(Target.parse(server.url), clock=clock) as client:
+                    again: list[int] = []
+                    for number in range(3):
+                        again.append((await client.send(client.request("/completions", b"{}", ""))).resent)
+                        while number not in server.ended:
+                            time.sleep(0.001)  # noqa: ASYNC251  (the event loop hears nothing of the end)
+                    return again
+
+            self.assertEqual(run_in_event_loop(run), [0, 0, 0])
+            self.assertEqual([seen[:2] for seen in server.seen], [(0, 0), (1, 0), (2, 0)])
 
 
 class TestAddresses(TransportCase):
@@ -251,7 +261,7 @@ class TestAddresses(TransportCase):
                     filling.connect_ex(where)
                 stack.enter_context(scripted(good, at=("127.0.0.1", where[1])))
                 self.look_up(where[1], "127.0.0.2", "127.0.0.1")
-                code = self.load(f"http://host:{where[1]}/v1", "--connect-timeout", "0.4")
+                code = self.load(f"http://host:{where[1]}/v1", "--connect-timeout", "1")
         self.assertEqual(code, 0, self.said)
 
 
