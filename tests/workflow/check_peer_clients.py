@@ -37,7 +37,7 @@ class PeerClientsTest(unittest.TestCase):
         cls.warned, cls.seen = ended.stderr, json.loads(ended.stdout)
 
     def test_openai(self) -> None:
-        """Models, chat, completions, one chunk of usage each, and errors of the right class with our words."""
+        """Models, chat, completions, one chunk of usage each; errors have the right class and our words."""
         seen = self.seen["openai"]
         self.assertEqual((seen["models"], seen["chat"], seen["completions"]), (["reference"], _SEEN, _SEEN))
         self.assertEqual(seen["errors"]["model"], "NotFoundError The model `other` does not exist.")
