@@ -1,5 +1,6 @@
 """Client and server of one load, held against each other and against themselves."""
 
+import re
 import unittest
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ from inference_lab.analysis.two_sides import CLOCK_NS
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 from inference_lab.records.requests import RequestRecord
+from tests.checkout import ROOT
 from tests.loads import MS, record, request, session, step, truth
 
 S = 1000.0
@@ -293,9 +295,14 @@ class CountsTest(unittest.TestCase):
             self.assertEqual((row(rows, "peak_waiting")["flags"], row(rows, "itl")["flags"]), (expected, ""))
 
     def test_every_flag_has_its_place(self) -> None:
-        """What is flagged is written: a code that the table does not know would vanish from it."""
-        for code in ("client-limited", "server-late", "stands-out", "two-sides", "unscraped", "stamps"):
+        """A code that the table does not know would vanish; what each means stands in the glossary."""
+        rules = (ROOT / "src/inference_lab/analysis/two_sides.py").read_text()
+        given = set(re.findall(r'Flag\(\s*"([a-z-]+)"', rules)) | {"stamps"}
+        self.assertEqual(len(given), 6)
+        glossary = (ROOT / "docs/glossary.md").read_text()
+        for code in given:
             self.assertIn(code, CODES)
+            self.assertIn(f"| `{code}` |", glossary)
 
 
 if __name__ == "__main__":
