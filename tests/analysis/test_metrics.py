@@ -184,6 +184,7 @@ class TestNumbers(unittest.TestCase):
         run = run_of([request(0, tokens=()), request(1, tokens=(30,)), request(2)])
         self.assertEqual(goodput({"ttft_ms": 100}).of(run), 2 / (run.duration_s or 0))
         self.assertEqual(goodput({"itl_ms": 100}).of(run), 1 / (run.duration_s or 0))
+        self.assertEqual(goodput({"slip_ms": 100}).of(run), 0)  # a closed loop has no schedule to slip from
 
     def test_bounds_that_are_none(self) -> None:
         """Zero, less, and what is no number are refused."""

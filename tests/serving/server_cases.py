@@ -383,6 +383,29 @@ ERRORS = (
         )
     ),
 )
+ENDS = (
+    Case(
+        "an end before the answer",
+        (delta("stop", role="assistant", content=""), *texts(), usage(8), DONE),
+        first=1,
+        notes=("output came after a finish_reason",),
+    ),
+    Case(
+        "a content filter's own chunk after the end",
+        (*texts(), event({"choices": [{"finish_reason": None, "content_filter_results": {}}]}), DONE),
+    ),
+    Case(
+        "an empty finish_reason until the end",
+        (*(w.replace(b'"finish_reason": null', b'"finish_reason": ""') for w in texts()), usage(8), DONE),
+    ),
+    Case(
+        "an empty finish_reason at the end, too",
+        (*texts(finish=""), DONE),
+        "truncated",
+        says=("[DONE] before a finish_reason",),
+    ),
+    Case("usage null until the end", (*(w[:-3] + b', "usage": null}\n\n' for w in texts()), usage(8), DONE)),
+)
 SIZES = (
     Case(
         "arrays in arrays",
@@ -408,4 +431,4 @@ SIZES = (
         notes=("not JSON",),
     ),
 )
-CASES = (*USAGE, *OPENING, *OUTPUT, *FRAMING, *ERRORS, *SIZES)
+CASES = (*USAGE, *OPENING, *OUTPUT, *FRAMING, *ERRORS, *ENDS, *SIZES)

@@ -47,9 +47,11 @@ class TimeMetric(Metric):
 
     def values(self, run: Run) -> list[float]:
         """Its values in a run, ns."""
-        if self.open_loop and run.sessions[0].get("schedule") == "closed":
-            return []
-        return [value for request in run.succeeded for value in self.times(request)]
+        return [value for request in run.succeeded for value in self.times(request)] if self.has(run) else []
+
+    def has(self, run: Run) -> bool:
+        """Whether it is defined for such a run."""
+        return not (self.open_loop and run.sessions[0].get("schedule") == "closed")
 
 
 @dataclass(frozen=True)
@@ -305,13 +307,14 @@ def goodput(slo: Mapping[str, float]) -> RunMetric:
     if wrong := [name for name, bound in slo.items() if not bound > 0]:
         raise ConfigError(f"slo {wrong[0]} is {slo[wrong[0]]}, must be a positive number of ms")
 
-    def met(request: RequestRecord) -> bool:
-        times = [(SLO[name].times(request), bound * 1e6) for name, bound in slo.items()]
+    def met(request: RequestRecord, run: Run) -> bool:
+        metrics = [(SLO[name], bound * 1e6) for name, bound in slo.items()]
+        times = [(metric.times(request) if metric.has(run) else (), bound_ns) for metric, bound_ns in metrics]
         return all(len(values) > 0 and max(values) <= bound_ns for values, bound_ns in times)
 
     words = " and ".join(f"{name} <= {bound:g}" for name, bound in sorted(slo.items()))
     needs = tuple(need for name in sorted(slo) for need in SLO[name].needs)
     return RunMetric(
         *("goodput_per_s", "1/s", f"successful requests with {words} / duration", needs, "no SLO declared"),
-        lambda run: _rate(sum(map(met, run.succeeded)), run) if slo else None,
+        lambda run: _rate(sum(met(request, run) for request in run.succeeded), run) if slo else None,
     )

@@ -123,6 +123,8 @@ class Reading:
             if finish in ("abort", "error"):
                 self._fail(f"finish_reason {finish}")
             shown = self._shown(choice)
+            if self.finish_reason is not None and shown is not None and not shown[1]:
+                self._note("output came after a finish_reason")
             if finish is not None:
                 self.finish_reason = finish
                 shown = shown or (0, True)  # the token that ended the answer may have come with it
