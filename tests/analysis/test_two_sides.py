@@ -250,7 +250,12 @@ class CountsTest(unittest.TestCase):
 
     def test_usage_is_what_the_server_counted(self) -> None:
         """Tokens that it did not show are in its usage and its counters; without usage nobody knows."""
-        for usage in ({"completion_tokens": 40}, None):
+        for usage in (
+            {"completion_tokens": 40},
+            {"completion_tokens": "40"},
+            {"completion_tokens": 40.5},
+            None,
+        ):
             rows = self.scraped({"generation_tokens_total": 80}, usage=usage)
             self.assertEqual(flags(rows), set())
 

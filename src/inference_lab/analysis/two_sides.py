@@ -280,8 +280,9 @@ def _counted_otherwise(run: Run) -> str | None:
     ok = sum(request.status == "ok" for request in run.attempts)
     # The server may have finished what its client gave up, or sent once more.
     others = len(run.attempts) - ok + sum(request.resent or 0 for request in run.attempts)
-    usages = [request.usage for request in run.attempts if (request.usage or {}).get("completion_tokens")]
-    got = sum(usage["completion_tokens"] for usage in usages if usage)
+    usages = [(request.usage or {}).get("completion_tokens") for request in run.attempts]
+    usages = [tokens for tokens in usages if isinstance(tokens, int) and tokens]  # anything may stand there
+    got = sum(usages)
     if finished is not None and finished > ok + others:
         return f"the server finished {finished:g} requests, this client sent {ok + others}: {_OTHERS}"
     if finished is not None and finished < ok:
