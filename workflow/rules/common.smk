@@ -6,6 +6,15 @@ import shutil
 import sys
 from pathlib import Path
 
+try:
+    import inference_lab.errors
+except ModuleNotFoundError:
+    print(
+        "snakemake: inference_lab is not installed in this environment (was the folder moved with its .venv?);"
+        " make it anew: rm -r .venv && uv sync",
+        file=sys.stderr,
+    )
+    raise SystemExit(2)
 from inference_lab.errors import LabError
 from inference_lab.records import chain as receipts
 from inference_lab.records import config as lab_config
