@@ -131,9 +131,12 @@ class TestLoad(LoadCase):
             (["--concurrency", "1"], "a schedule must stop"),
             (["--concurrency", "1", "--requests", "1", "--max-failure-share", "2"], "from 0 to 1"),
             (["--concurrency", "1", "--requests", "1", "--name", "a\nb"], "printable ASCII"),
+            (["--concurrency", "1", "--requests", "1", "--retries", "-1"], "retries is -1"),
+            (["--concurrency", "1", "--requests", "1", "--total-timeout", "inf"], "positive and finite"),
         ):
             with self.subTest(says), self.assertRaisesRegex(InputError, says):
                 self.run_command(*more)
+            self.assertFalse(self.output.exists(), "its name stays free")
 
     def test_a_record_that_cannot_be_written_ends_the_load(self) -> None:
         """The load stops with the reason instead of going on unrecorded."""

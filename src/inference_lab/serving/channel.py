@@ -241,10 +241,9 @@ def tls_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.S
     """
     try:
         context = ssl.create_default_context(cafile=ca_file)
-    except OSError as error:
-        raise InputError(
-            f"{ca_file}: no certificate can be read ({error.strerror}); give a PEM file"
-        ) from None
+    except OSError as error:  # SSLError is one
+        why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
+        raise InputError(f"{ca_file}: no certificate can be read ({why}); give a PEM file") from None
     context.set_alpn_protocols(["http/1.1"])
     if insecure:
         context.check_hostname = False

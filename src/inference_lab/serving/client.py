@@ -223,7 +223,8 @@ class Client:
             return str(error)
         if isinstance(error, socket.gaierror):
             return f"{self._target.host}: {error.strerror}"
-        return os.strerror(error.errno)  # asyncio's own message names the address alone
+        where = f"{self._target.unix_socket}: " if self._target.unix_socket else ""
+        return where + os.strerror(error.errno)  # asyncio's own message names the address alone
 
     async def _take(self) -> _Connection:
         """A connection that waits and has not ended meanwhile, or a new one."""

@@ -52,8 +52,6 @@ class Driver:
         retries: int = 0,
         retry_within_s: float = math.inf,
     ) -> None:
-        if retries < 0:
-            raise InputError(f"retries is {retries}, must be at least 0")
         if concurrency is not None and concurrency < 1:
             raise InputError(f"concurrency is {concurrency}, must be at least 1")
         self._schedule = schedule

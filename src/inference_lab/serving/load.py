@@ -76,6 +76,8 @@ class LoadOptions:
             raise InputError("--api-key-header needs --api-key-env, which names what goes there")
         if not (self.name.isascii() and self.name.isprintable()):
             raise InputError(f"name is {self.name!r}, must be printable ASCII: it goes into a header")
+        if self.retries < 0:
+            raise InputError(f"retries is {self.retries}, must be at least 0")
         if not 0 <= self.max_failure_share <= 1:
             raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
 
@@ -183,7 +185,6 @@ class _Session:
         if not workload.model:
             workload = replace(workload, model=await client.discover_model())
         self._info["model"] = client.redact(workload.model)  # a server may list what it was sent
-        write_json(self._file.folder / INFO, self._info)
 
         def deliver(attempt: Attempt) -> None:
             self._deliver(attempt, client, driver)
@@ -199,6 +200,7 @@ class _Session:
             retries=options.retries,
             retry_within_s=options.timeouts.total_s,
         )
+        write_json(self._file.folder / INFO, self._info)  # nothing that refuses comes after it
         self._catch_signals(driver)
         await client.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
         progress = asyncio.create_task(self._show(driver, client)) if show else None

@@ -4,6 +4,7 @@ Nothing is parsed as JSON while a stream runs, except to learn whether its first
 """
 
 import asyncio
+import math
 from dataclasses import dataclass
 from time import monotonic_ns
 
@@ -30,8 +31,8 @@ class Timeouts:
 
     def __post_init__(self) -> None:
         for name in ("connect_s", "first_token_s", "between_tokens_s", "total_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"time-out {name} is {getattr(self, name)}, must be positive")
+            if not 0 < getattr(self, name) < math.inf:
+                raise InputError(f"time-out {name} is {getattr(self, name)}, must be positive and finite")
 
 
 class Response:
