@@ -225,6 +225,7 @@ def manifest_of(
     axis, values = next(iter(conditions["vary"].items()))
     return {
         "schema": 1,
+        "stage": "measure",
         "kind": "timing",
         "experiment": experiment,
         "command": ["inference-lab", "measure", experiment],

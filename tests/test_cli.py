@@ -130,6 +130,13 @@ class RunTest(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError):
             self.ends(ZeroDivisionError())
 
+    def test_no_word_of_a_server_moves_the_cursor(self) -> None:
+        """Control characters of a record or an answer are shown as what they are, not obeyed."""
+        self.assertEqual(
+            self.ends("a\x1b[2Jb\tc\nd\u202e\udc80"), (0, "a\\x1b[2Jb\tc\nd\\u202e\\udc80\n", "")
+        )
+        self.assertEqual(self.ends(RecordError("a\x07")), (2, "", "lab: a\\x07\n"))
+
     def test_an_interrupt_and_a_closed_pipe_end_quietly(self) -> None:
         """Ctrl-C says that nothing half-made was left; a reader that went away is no error to speak of."""
         status, _, err = self.ends(KeyboardInterrupt())

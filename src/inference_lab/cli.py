@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from inference_lab.errors import LabError
+from inference_lab.errors import LabError, printable
 from inference_lab.records import chain, layout, locks
 from inference_lab.records.files import canonical
 
@@ -134,6 +134,7 @@ def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
     args = parser.parse_args(words)
     try:
         said, status, stream = _outcome(parser.prog, args)
+        said = printable(said)
         if said:
             print(said, file=stream)
         stream.flush()

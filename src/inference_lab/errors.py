@@ -11,6 +11,9 @@ LabError                  anything this package refuses; a command prints it and
 class LabError(Exception):
     """Anything this package refuses."""
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
 
 class InputError(LabError, ValueError):
     """An argument breaks its contract: which one, what it is, what it must be."""
@@ -26,3 +29,11 @@ class RecordError(LabError):
 
 class MeasurementRefused(LabError):
     """A measurement was not started because its numbers could not be trusted."""
+
+
+def printable(text: str) -> str:
+    """The text as a terminal may be given it: what a server or a record says moves no cursor there."""
+    return "".join(
+        letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
+        for letter in text
+    )

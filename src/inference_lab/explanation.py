@@ -1,5 +1,6 @@
 """Where a number comes from, in plain words: figure, summary, raw rows, machine, sources, tests."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -207,12 +208,11 @@ def _tests(digest: str | None) -> str:
 
 
 def _rebuild(path: str, step: Step) -> str:
-    command = f"uv run snakemake {path}"
     if layout.is_load(step.experiment):
-        at = layout.folder(step.experiment)
+        at = shlex.quote(layout.folder(step.experiment))
         return (
             f"Rebuild it from raw: uv run inference-lab summarize {at} && uv run inference-lab figures {at}"
         )
     if step.stage == "measure":
         return f"Measure it again: uv run snakemake -R {step.receipt} -- {path}"
-    return f"Rebuild it from raw: rm {path} && {command}"
+    return f"Rebuild it from raw: rm {path} && uv run snakemake {path}"

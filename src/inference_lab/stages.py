@@ -4,6 +4,7 @@ Joins records to experiments, analysis and figures. Each module of those is impo
 so that measuring meets no pandas and a plan meets nothing.
 """
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -221,7 +222,7 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
             **{name: made["sha256"] for name, made in outputs.items()},
             "summary.csv": sha256(summary.encode()).hexdigest(),
         },
-        "command": f"inference-lab figures {at}" if load else f"snakemake {at}/{figure}",
+        "command": f"inference-lab figures {shlex.quote(at)}" if load else f"snakemake {at}/{figure}",
     }
     return View(record, summary_rows(summary, f"{at}/summary.csv"), judge, source)
 

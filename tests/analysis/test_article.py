@@ -65,6 +65,10 @@ class Articles(unittest.TestCase):
             ("{{ manifest.colour }}", "no attribute 'colour'"),
             ('{{ cell(path="dynamic", batch_size=1).ratio | short }}', "could not convert"),
             ("{{ cell( }}", "unexpected"),
+            ("{{ cell.__globals__ }}", "access to attribute '__globals__'"),
+            ("{% for i in range(10 ** 9) %}{% endfor %}", "Range too big"),
+            ("{{ rows.clear() }}", "attribute 'clear' of 'list' object is unsafe"),
+            ("{{ 1 / 0 }}", "division by zero"),
         ):
             with self.subTest(template), self.assertRaises(ConfigError) as refused:
                 self.render(f"one\ntwo\n{template}\n")

@@ -148,6 +148,26 @@ class ConfigTest(unittest.TestCase):
         self.assertIn("judge.knee_factor", words)
         self.assertEqual(words, self.refusal({"experiments": {"m1": dict(reversed(faulty.items()))}}))
 
+    def test_a_calibration_leads_to_its_end(self) -> None:
+        """What a record leans on is an experiment, and neither itself nor one that leans on it."""
+
+        def config(**leans_on: str) -> dict[str, Any]:
+            names = sorted({"m1", *leans_on})
+            found: dict[str, Any] = {name: copy.deepcopy(SECTION) for name in names}
+            for name, other in leans_on.items():
+                found[name]["judge"]["calibration"] = other
+            return {"experiments": found}
+
+        with contextlib.chdir(ROOT):
+            check_config(config(m2="m1"))
+            for leans_on, said in (
+                ({"m1": "m1"}, "experiments.m1.judge.calibration: leads back to 'm1'"),
+                ({"m1": "m2", "m2": "m1"}, "experiments.m1.judge.calibration: leads back to 'm1'"),
+                ({"m1": "m9"}, "experiments.m1.judge.calibration: names 'm9', which is no experiment"),
+            ):
+                with self.subTest(said), self.assertRaisesRegex(ConfigError, said):
+                    check_config(config(**leans_on))
+
     def test_the_committed_config_is_allowed(self) -> None:
         """config.yaml of this checkout passes its own schema."""
         self.assertIn("m1", load_config()["experiments"])
@@ -191,6 +211,24 @@ class YamlTest(unittest.TestCase):
     def test_anchors_and_merges_may_be_used(self) -> None:
         """A key that a merge brings in as well is no key that stands twice."""
         self.assertEqual(self.read("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\n")["b"], {"x": 3, "y": 2})
+
+    def test_a_spreadsheets_mark_is_no_text(self) -> None:
+        """The byte order mark that some editors write in front of a file belongs to no key."""
+        self.assertEqual(self.read(b"\xef\xbb\xbfa: 1\n"), {"a": 1})
+
+    def test_aliases_that_grow_beyond_measure_are_refused_at_once(self) -> None:
+        """Nine lines that stand for a thousand million values, by merges too, and one that holds itself."""
+        lists = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10))]
+        maps = ["a0: &a0 {x: 1}"]
+        maps += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 10)]
+        for text in ("\n".join(lists), "\n".join(maps), "a: &a [*a]"):
+            with self.subTest(text[-20:]), self.assertRaisesRegex(ConfigError, "aliases stand for more than"):
+                self.read(text)
+        grown: Any = []
+        for _ in range(12):
+            grown = [grown] * 9
+        with self.assertRaisesRegex(ConfigError, r"^config\.yaml: its aliases"):  # as --configfile reads one
+            check_config({"experiments": grown})
 
     def read(self, text: str | bytes) -> Any:
         """What a config.yaml of this text says."""

@@ -13,8 +13,8 @@ from unittest import mock
 
 from inference_lab.errors import RecordError
 from inference_lab.records import store
-from inference_lab.records.chain import SCHEMA, Chain
-from inference_lab.records.files import read_json, sha256_file
+from inference_lab.records.chain import SCHEMA, Chain, read_receipt, seal
+from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.layout import Step, measure_step, summary_step
 from inference_lab.records.raw import write_samples
 from inference_lab.records.sources import Sources
@@ -244,6 +244,70 @@ class LoadTest(unittest.TestCase):
             store.load_record(MANIFEST)
         with self.assertRaisesRegex(RecordError, "no/manifest.json: no such file"):
             store.load_record(Path("no/manifest.json"))
+
+
+class ManifestTest(unittest.TestCase):
+    """What a manifest may say: its text is used as names of files, and a reader follows it."""
+
+    def setUp(self) -> None:
+        """A whole record is in place."""
+        checkout.enter(self)
+        checkout.replace_record(STEP)
+        self.whole = read_json(MANIFEST)
+
+    def test_odd_shapes_are_one_line(self) -> None:
+        """However well sealed: no path for a name, no other date, no missing, unknown or other-shaped key."""
+        made = self.whole["outputs"]["raw.csv"]
+        for fields, said in (
+            ({"outputs": {"../raw.csv": made}}, "outputs: '../raw.csv' is not of the form"),
+            ({"outputs": {"/etc/x.csv": made}}, "outputs: '/etc/x.csv' is not of the form"),
+            ({"outputs": {"..": made}}, r"outputs: '\.\.' is not of the form"),
+            ({"outputs": {"manifest.json": made}}, "outputs: 'manifest.json' is not of the form"),
+            ({"outputs": [made]}, "outputs: is .* must be of type object"),
+            ({"outputs": {"raw.csv": {"sha256": made["sha256"]}}}, "outputs.raw.csv: key 'rows' is missing"),
+            ({"outputs": {"raw.csv": made | {"rows": -1}}}, "outputs.raw.csv.rows: is -1"),
+            ({"started_at": "../../../tmp/x"}, "started_at: is '../../../tmp/x', must be a date"),
+            ({"started_at": "2026-02-31T10:00:00"}, "started_at: is '2026-02-31T10:00:00', must be a date"),
+            ({"started_at": "2026-02-03/10:00:00"}, "started_at: is '2026-02-03/10:00:00', must be a date"),
+            ({"started_at": 7}, "started_at: is 7, must be of type string"),
+            ({"experiment": ".."}, r"experiment: '\.\.' is not of the form"),
+            ({"conditions": None}, "conditions: is None, must be of type object"),
+            ({"inputs": {"a.py": 3}}, "inputs.a.py: is 3, must be of type string"),
+            ({"prediction": {"file": "../x", "sha256": "f" * 64}}, "prediction.file: '../x' is not of"),
+            ({"stage": "figure"}, "stage: is 'figure', must be one of measure"),
+            ({"colour": "red"}, "the top level: unknown key 'colour'"),
+        ):
+            with self.subTest(fields):
+                write_json(MANIFEST, seal(self.whole | fields))
+                words = rf"^results/m1/manifest\.json: {said}[^\n]*restore it"
+                with self.assertRaisesRegex(RecordError, words):
+                    store.load_record(MANIFEST)
+        lacking = {key: value for key, value in self.whole.items() if key != "kind"}
+        write_json(MANIFEST, seal(lacking))
+        with self.assertRaisesRegex(RecordError, "key 'kind' is missing"):
+            store.load_record(MANIFEST)
+
+    def test_a_record_of_no_shape_is_kept_under_no_name_of_its_own(self) -> None:
+        """A manifest whose date or outputs are paths decides nowhere where its files are moved."""
+        outside = Path("outside.csv")
+        outside.write_text("mine")
+        outputs = {"../../outside.csv": self.whole["outputs"]["raw.csv"]}
+        for fields in ({"started_at": "../../../../x"}, {"outputs": outputs}):
+            checkout.replace_record(STEP)
+            write_json(MANIFEST, seal(read_json(MANIFEST) | fields))
+            moved = measure_anew()
+            assert moved is not None
+            self.assertRegex(moved.as_posix(), "^results/m1/superseded/no-record-")
+        self.assertEqual(outside.read_text(), "mine")
+
+    def test_a_receipt_of_odd_shape_is_one_line(self) -> None:
+        """A derived result's receipt, too: what it read and made are names with digests."""
+        store.make(SUMMARY, lambda: {SUMMARY.makes[0]: "n\n4\n"})
+        receipt = read_json(Path(SUMMARY.receipt))
+        for fields in ({"outputs": ["x"]}, {"inputs": None}, {"pins": {"numpy": 2}}):
+            write_json(Path(SUMMARY.receipt), seal(receipt | fields))
+            with self.subTest(fields), self.assertRaisesRegex(RecordError, "must be of type [^\n]*$"):
+                read_receipt(Path(SUMMARY.receipt))
 
 
 class MakeTest(unittest.TestCase):

@@ -16,12 +16,15 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
+from inference_lab.records.chain import seal
+from inference_lab.records.files import write_json
 from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.serving.load import exit_code, load
 from inference_lab.serving.load_command import add_arguments, options_from, run
 from inference_lab.serving.progress import Snapshot, describe
 from inference_lab.serving.record_file import INFO, PARTIAL, RecordFile
 from inference_lab.serving.reference_process import reference_server
+from tests.synthetic import timing_record
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -207,6 +210,19 @@ class TestInterrupts(LoadCase):
         self.assertTrue(all(record.output_tokens for record in records))
         self.assertEqual(torn, 0)
         self.wait_for(lambda: self.running() == 0)
+
+    def test_a_finished_record_is_resumed_as_it_was_recorded(self) -> None:
+        """When its requests were edited since, --resume takes nothing over and changes nothing."""
+        self.output.mkdir(parents=True)
+        requests = self.output / "requests.jsonl"
+        requests.write_text("")
+        made = {"requests.jsonl": {"sha256": "0" * 64, "rows": 0}}
+        record = {**timing_record(rounds=1).manifest, "outputs": made}
+        write_json(self.output / "manifest.json", seal(record))
+        before = {path: path.read_bytes() for path in self.output.iterdir()}
+        with self.assertRaisesRegex(RecordError, r"requests\.jsonl: differs from .* expected sha256 0000"):
+            self.run_command("--resume", "--concurrency", "1", "--requests", "1")
+        self.assertEqual({path: path.read_bytes() for path in self.output.iterdir()}, before)
 
     def test_killed_and_resumed(self) -> None:
         """After SIGKILL every line is whole, and --resume asks exactly what is missing."""

@@ -106,7 +106,7 @@ class Crashes(Parallel):
             self.recovers(lab, undisturbed())
 
     def test_edited_while_measuring(self) -> None:
-        """A source edited while it is measured: nothing is recorded, and the next run measures."""
+        """A source edited while it is measured: what was is kept, marked, and the next run measures."""
         with checkout() as lab:
             before = lab.contents("results/t1/*")
             lab.edit(*STALE)
@@ -115,7 +115,7 @@ class Crashes(Parallel):
                 (lab.outside / "go").touch()
                 text = process.communicate(timeout=60)[0]
             self.assertNotEqual(process.returncode, 0)
-            self.assertIn("a source changed while it ran; nothing was recorded", text)
+            self.assertIn("changed while it ran; what was recorded is kept, marked", text)
             self.assertEqual(lab.contents("results/t1/*"), before)
             run = lab.snakemake("all")
             self.assertEqual((run.status, run.decided), (0, {"test"} | measured("t1", "t2")), run.text)

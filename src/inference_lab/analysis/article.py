@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference_lab.analysis.markdown import short, with_interval
 from inference_lab.analysis.rows import bounds, in_words, number, pick, read_summary
@@ -48,7 +49,7 @@ def render(template: Path, summary: Path, verdicts: Path, manifest: Path) -> str
             raise ConfigError(f"{verdicts.name}: no claim {claim!r}; there are {', '.join(judged)}")
         return judged[claim]
 
-    words = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    words = ImmutableSandboxedEnvironment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
     words.filters.update(short=_short, fixed=_fixed)
     facts = json.loads(manifest.read_text(encoding="utf-8"))
     try:
@@ -56,7 +57,7 @@ def render(template: Path, summary: Path, verdicts: Path, manifest: Path) -> str
         return page.render(cell=cell, interval=interval, verdict=verdict, rows=rows, manifest=facts)
     except jinja2.TemplateSyntaxError as error:
         raise ConfigError(f"{template} line {error.lineno}: {error.message}") from None
-    except (jinja2.UndefinedError, ConfigError, ValueError, TypeError) as error:
+    except (jinja2.TemplateError, ConfigError, ValueError, TypeError, ArithmeticError) as error:
         lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == "<template>"]
         raise ConfigError(f"{template} line {lines[-1] if lines else '?'}: {error}") from None
 

@@ -1,19 +1,26 @@
 """Tables, intervals and origins as Markdown text."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from inference_lab.analysis.interval import Interval
+from inference_lab.errors import printable
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; inside a value a bar is escaped and a line break is a space."""
+    """A Markdown table; inside a value a bar and a tag are escaped and a line break is a space."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(_in_a_table, line)) + " |" for line in lines)
 
 
 def _in_a_table(value: str) -> str:
-    return " ".join(value.splitlines()).replace("|", "\\|")
+    return plain(value).replace("|", "\\|")
+
+
+def plain(value: str) -> str:
+    """What a server or a record says, on one line: it begins no HTML and holds no control character."""
+    return printable(re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(value.splitlines())))
 
 
 def with_interval(value: float | None, bounds: Interval) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.markdown import made_from, short, table, verdict_value, with_interval
+from inference_lab.analysis.markdown import made_from, plain, short, table, verdict_value, with_interval
 from inference_lab.analysis.rows import SEPARATOR, bounds, check_rows, in_words, number
 from inference_lab.analysis.surroundings import environment_of
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
@@ -185,7 +185,7 @@ def _anomalies(view: View) -> Iterator[str]:
     for advice, cells in named.items():
         where = "every cell" if len(cells) == len(view.summary) else "; ".join(filter(None, cells))
         found.append(f"- {where}: {advice}" if where else f"- {advice}")
-    yield from found or ["None was found."]
+    yield from map(plain, found or ["None was found."])
 
 
 def _verdict(verdicts: Sequence[Mapping[str, str]]) -> str:

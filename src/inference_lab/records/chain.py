@@ -69,6 +69,13 @@ def read_receipt(path: Path) -> dict[str, Any]:
         raise RecordError(
             f"{path}: its content was edited: it says sha256 {expected}, found {found}; {ways_out(path)}"
         )
+    if receipt.get("schema") == SCHEMA:
+        from inference_lab.records.config import check_receipt  # YAML and JSON schema, for who reads records
+
+        try:
+            check_receipt(path, receipt)
+        except ConfigError as error:
+            raise RecordError(f"{error}; {ways_out(path)}") from None
     return receipt
 
 

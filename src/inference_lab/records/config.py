@@ -1,13 +1,15 @@
 """Is config.yaml one that may be run? Closed: an unknown key is found before anything is planned."""
 
 import difflib
+import functools
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 from yaml.constructor import ConstructorError
@@ -34,6 +36,18 @@ _TYPES = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": _is_integer
 _Validator = extend(Draft202012Validator, type_checker=_TYPES)
 
 
+_FORMATS = FormatChecker(formats=())
+
+
+@_FORMATS.checks("moment", ValueError)
+def _is_moment(value: object) -> bool:
+    """Whether a text is a date and time of the calendar, and may stand in the name of a folder."""
+    return not isinstance(value, str) or ("/" not in value and bool(datetime.fromisoformat(value)))
+
+
+_MOST = 100_000  # values in a file: twenty times as many as any of ours says
+
+
 # What PyYAML lets through when a scalar is no value of its type (2026-13-45, !!int "") or nests too deep.
 _NO_VALUE = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
 
@@ -48,13 +62,37 @@ def load_config(file: Path = Path("config.yaml")) -> dict[str, Any]:
 def read_yaml(file: Path, if_missing: str = "run this in a checkout of the project") -> Any:
     """What a YAML file says. Raises ConfigError when it is missing, torn, or says one key twice."""
     try:
-        return yaml.load(file.read_text(encoding="utf-8"), _OnceLoader)
+        text = file.read_text(encoding="utf-8-sig")  # a spreadsheet writes a mark of its own in front
+        loader = _OnceLoader(text)
+        node = loader.get_single_node()
+        small = _size(node, {}) <= _MOST
+        value = loader.construct_document(node) if small and node else None
     except FileNotFoundError:
         raise ConfigError(f"{file}: no such file; {if_missing}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {unread(error)}; restore it") from None
     except (yaml.YAMLError, *_NO_VALUE) as error:
         raise ConfigError(f"{file}: not YAML ({' '.join(str(error).split())}); mend it") from None
+    if not small:
+        raise ConfigError(f"{file}: its aliases stand for more than {_MOST} values; write them out")
+    return value
+
+
+def _size(value: Any, known: dict[int, int]) -> int:
+    """How many values stand there once every alias is written out; more than any that names itself."""
+    match value:
+        case yaml.MappingNode():
+            inner = [part for pair in value.value for part in pair]
+        case yaml.SequenceNode():
+            inner = value.value
+        case dict() | list():
+            inner = list(value.values() if isinstance(value, dict) else value)
+        case _:
+            return 1
+    if id(value) not in known:
+        known[id(value)] = _MOST + 1
+        known[id(value)] = 1 + sum(_size(part, known) for part in inner)
+    return known[id(value)]
 
 
 class _OnceLoader(yaml.CSafeLoader):  # in C, as in every wheel: eight times as fast
@@ -72,9 +110,12 @@ class _OnceLoader(yaml.CSafeLoader):  # in C, as in every wheel: eight times as 
 def check_config(config: Mapping[str, Any], file: str = "config.yaml") -> None:
     """Raises ConfigError with the first thing that is wrong: key, what it says, what is allowed."""
     schema = read_schema(SCHEMA_FILE)
+    if _size(config, {}) > _MOST:
+        raise ConfigError(f"{file}: its aliases stand for more than {_MOST} values; write them out")
     check_schema(config, schema, file)
     for name, section in config["experiments"].items():
         _check_axes(f"{file}: experiments.{name}.measure", section["measure"], schema)
+        _check_calibration(f"{file}: experiments.{name}.judge.calibration", name, config["experiments"])
 
 
 def read_schema(path: Path) -> Mapping[str, Any]:
@@ -82,9 +123,21 @@ def read_schema(path: Path) -> Mapping[str, Any]:
     return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
+@functools.cache
+def _receipts() -> Mapping[str, Any]:
+    """The schema of receipts of this code: a record is read outside of a checkout, too."""
+    return read_schema(Path(__file__).parents[3] / "workflow/schemas/receipt.schema.yaml")
+
+
+def check_receipt(path: Path, receipt: Mapping[str, Any]) -> None:
+    """Raises ConfigError with the first thing that a receipt may not say; a manifest is closed."""
+    of = "manifest" if path.name.endswith("manifest.json") else "receipt"
+    check_schema(receipt, {**_receipts(), "$ref": f"#/$defs/{of}"}, str(path))
+
+
 def check_schema(value: Any, schema: Mapping[str, Any], file: str) -> None:
     """Raises ConfigError with the first finding of a JSON schema, in one line of our words."""
-    findings: Iterable[ValidationError] = _Validator(schema).iter_errors(value)
+    findings: Iterable[ValidationError] = _Validator(schema, format_checker=_FORMATS).iter_errors(value)
     for finding in sorted(findings, key=lambda e: list(map(str, e.absolute_path))):
         place = ".".join(map(str, finding.absolute_path)) or "the top level"
         raise ConfigError(f"{file}: {place}: {_in_words(finding)}")
@@ -116,6 +169,8 @@ def _in_words(finding: ValidationError) -> str:
             return f"is {value!r}, must be more than {rule}"
         case "type":
             return f"is {value!r}, must be of type {rule}"
+        case "format":
+            return f"is {value!r}, must be a date and time such as 2026-12-01T10:00:00+00:00"
         case "pattern":
             return f"{value!r} is not of the form {rule}"
         case "uniqueItems":
@@ -143,3 +198,14 @@ def _check_axes(place: str, measure: Mapping[str, Any], schema: Mapping[str, Any
     if "baseline" in measure and measure["baseline"] not in measure["paths"]:
         paths = ", ".join(measure["paths"])
         raise ConfigError(f"{place}.baseline: is {measure['baseline']!r}, must be one of paths: {paths}")
+
+
+def _check_calibration(place: str, name: str, experiments: Mapping[str, Any]) -> None:
+    """What a record leans on is another experiment, and leans on nothing that leans on it."""
+    seen = [name]
+    while (leans_on := experiments[seen[-1]]["judge"].get("calibration")) is not None:
+        if leans_on not in experiments:
+            raise ConfigError(f"{place}: names {leans_on!r}, which is no experiment; name one")
+        if leans_on in seen:
+            raise ConfigError(f"{place}: leads back to {leans_on!r}; a calibration leans on nothing")
+        seen.append(leans_on)

@@ -44,7 +44,7 @@ def unread(error: OSError | UnicodeDecodeError) -> str:
 def read_text(path: Path, way_out: str) -> str:
     """The text of a file. Raises RecordError that names the file, why it gave none, and the way out."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # a spreadsheet writes a mark of its own in front
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: {unread(error)}; {way_out}") from None
 

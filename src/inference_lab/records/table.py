@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inference_lab.errors import LabError
+from inference_lab.errors import LabError, printable
 from inference_lab.records.chain import Chain, read_receipt
 from inference_lab.records.layout import folder
 
@@ -15,7 +15,7 @@ def closing_table(config: Mapping[str, Any]) -> str:
     """One line an experiment: recorded when and where, flags, current or why not, figures."""
     walk = Chain(config)
     rows = [_HEAD, *(_row(walk, experiment) for experiment in walk.experiments)]
-    return "\n".join(aligned(rows))
+    return printable("\n".join(aligned(rows)))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

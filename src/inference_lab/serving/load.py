@@ -22,6 +22,7 @@ from typing import Any
 
 from inference_lab.errors import InputError, RecordError
 from inference_lab.records.files import read_json, sha256_file, write_json
+from inference_lab.records.store import load_record
 from inference_lab.serving.alarm import Alarm
 from inference_lab.serving.arrival_clock import ArrivalClock
 from inference_lab.serving.channel import tls_context
@@ -310,7 +311,10 @@ def _info_of(options: LoadOptions, folder: Path, *, resume: bool) -> dict[str, A
     conditions = options.conditions()
     if not resume:
         return {"conditions": conditions, "sessions": []}
-    info = read_json(folder / INFO if (folder / INFO).exists() else folder / MANIFEST)
+    if (folder / MANIFEST).exists():  # a finished record is gone on with as it was recorded, or not at all
+        info: Mapping[str, Any] = load_record(folder / MANIFEST).manifest
+    else:
+        info = read_json(folder / INFO)
     # An option that an older run did not know was not used there.
     before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | info["conditions"]
     differing = [key for key in conditions if before.get(key) != conditions[key]]
