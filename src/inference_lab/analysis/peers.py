@@ -1,0 +1,40 @@
+"""summary.csv of kernels beside their limits: that of a timing record, and how near each path comes to them.
+
+The limit of a call is the longer of what it must read and what it must multiply, and its calls: the paths
+`read`, `gemm` and `calls` of the same round. Does not know how they were made.
+"""
+
+import csv
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from inference_lab.analysis import timing
+from inference_lab.analysis.intervals import compare
+from inference_lab.analysis.rounds import rounds_of
+from inference_lab.records.record import Record
+
+LIMITS = ("read", "gemm", "calls")
+COLUMNS = (*timing.COLUMNS, "of_limit", "of_limit_lo", "of_limit_hi")
+
+
+def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+    """The text of summary.csv: timing's columns, then limit / time, the median over rounds with its interval.
+
+    1 is as fast as the limit allows; empty for the limits themselves. Raises RecordError as timing does.
+    """
+    rounds = rounds_of(record)
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    for row in csv.DictReader(io.StringIO(timing.summarise(record, judge))):
+        value = int(row[rounds.axis])
+        if row["path"] not in LIMITS:
+            read, gemm, calls = (rounds.times[path, value] for path in LIMITS)
+            reached = compare((np.maximum(read, gemm) + calls) / rounds.times[row["path"], value]).ratio
+            for column, number in zip(COLUMNS[-3:], reached.bounds, strict=True):
+                row[column] = "" if number is None else f"{number:.9g}"
+        table.writerow(row)
+    return text.getvalue()

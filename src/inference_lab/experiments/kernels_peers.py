@@ -1,0 +1,254 @@
+"""Our kernels and PyTorch's in one process, and beside them what neither can go below.
+
+Three kinds of sections: a full decode of one head (no `num_heads` under fixed), decode steps behind T cached
+tokens (`decode_steps`), a causal prefill of T tokens. The paths of a cell share inputs and rounds:
+
+    numpy   this package's fastest form: attention.preallocated, multi_head_attention.decode and .prefill
+    torch   scaled_dot_product_attention, K and V preallocated, one fused projection, query heads of a group
+            as rows: the same work in the same order
+    read    the bytes that the call has to read (weights, and K and V of the positions seen, at every step),
+            read once each from an array of the same size by np.maximum.reduce
+    gemm    the multiply-adds that the call needs, the masked half left out, as square products of 512
+    calls   `numpy` again with every width and length 1: what is left is the cost of the calls themselves
+
+PyTorch is no dependency: it stands in vLLM's environment, whose folder of packages comes last on the path, so
+that NumPy and everything else measured stay this project's.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inference_lab import attention, benchmark
+from inference_lab.array_contract import Array
+from inference_lab.benchmark import Bench, Timed
+from inference_lab.errors import ConfigError, MeasurementRefused
+from inference_lab.experiments import decode_paths, multi_head
+from inference_lab.experiments.multi_head import Cell
+from inference_lab.records.record import Measurement
+from inference_lab.serving import vllm_install
+
+Call = Callable[[], Array]
+_SITE = "INFERENCE_LAB_TORCH_SITE"  # from the measuring process to its children
+_SQUARE = 512
+
+
+def load_torch(threads: int) -> Any:
+    """The module torch with this many threads and no gradients. Raises MeasurementRefused without it."""
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MeasurementRefused(f"{error}; PyTorch comes with `inference-lab vllm install`") from None
+    for name in ("torch.ops", "torch.classes"):  # made by code, under a name without its folder
+        made: Any = sys.modules[name]
+        made.__file__ = str(Path(str(torch.__file__)).parent / Path(str(made.__file__)).name)
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    if torch.get_num_threads() != threads:
+        raise MeasurementRefused(f"torch has {torch.get_num_threads()} threads, declared are {threads}")
+    return torch
+
+
+class Peer:
+    """PyTorch's side of one cell of heads: weights fused as (N, C), K and V preallocated."""
+
+    def __init__(self, torch: Any, cell: Cell) -> None:
+        self.torch, self.cell = torch, cell
+        self.linear = torch.nn.functional.linear
+        self.attend = torch.nn.functional.scaled_dot_product_attention
+        self.x = _tensor(torch, cell.x)
+        self.w = _tensor(torch, np.concatenate((cell.wq, cell.wk, cell.wv), axis=1).T)
+        B, tokens, C = cell.x.shape
+        H, G = cell.num_heads, cell.num_kv_heads
+        self.D = C // H
+        self.widths = [H * self.D, G * self.D, G * self.D]
+        self.k, self.v = (torch.empty(B, G, tokens, self.D, dtype=self.x.dtype) for _ in range(2))
+
+    def project(self, start: int, end: int) -> Any:
+        """q (B, T, H·D) of the tokens start to end; their keys and values are stored."""
+        B, G = self.k.shape[:2]
+        q, k, v = self.linear(self.x[:, start:end], self.w).split(self.widths, dim=2)
+        self.k[:, :, start:end] = k.view(B, end - start, G, self.D).transpose(1, 2)
+        self.v[:, :, start:end] = v.view(B, end - start, G, self.D).transpose(1, 2)
+        return q
+
+    def decode(self) -> Array:
+        """(B, H, 1, D) of the last token: every token of x behind its first T, one by one."""
+        B, G = self.k.shape[:2]
+        output = None
+        for t in range(self.cell.sequence_length, self.x.shape[1]):
+            q = self.project(t, t + 1).view(B, G, self.cell.num_heads // G, self.D)
+            output = self.attend(q, self.k[:, :, : t + 1], self.v[:, :, : t + 1])
+        return output.reshape(B, self.cell.num_heads, 1, self.D).numpy()  # pyright: ignore
+
+    def prefill(self) -> Array:
+        """(B, H, T, D) of all tokens at once."""
+        B, T, _ = self.x.shape
+        H, G = self.cell.num_heads, self.cell.num_kv_heads
+        q = self.project(0, T).view(B, T, H, self.D).transpose(1, 2)
+        return self.attend(
+            q, self.k, self.v, is_causal=True, **({"enable_gqa": True} if G < H else {})
+        ).numpy()
+
+
+def full_decode(torch: Any, x: Array, wq: Array, wk: Array, wv: Array) -> Array:
+    """(B, T, C) -> (B, T, C): attention.preallocated as PyTorch does it, from an empty cache."""
+    tokens, w = _tensor(torch, x), _tensor(torch, np.concatenate((wq, wk, wv), axis=1).T)
+    B, T, C = x.shape
+    linear, attend = torch.nn.functional.linear, torch.nn.functional.scaled_dot_product_attention
+    keys, values, output = (torch.empty(B, 1, T, C, dtype=tokens.dtype) for _ in range(3))
+    for t in range(T):
+        q, k, v = linear(tokens[:, t : t + 1], w).view(B, 1, 1, 3 * C).split(C, dim=3)
+        keys[:, :, t : t + 1], values[:, :, t : t + 1] = k, v
+        output[:, :, t : t + 1] = attend(q, keys[:, :, : t + 1], values[:, :, : t + 1])
+    return output[:, 0].numpy()
+
+
+def _tensor(torch: Any, array: Array) -> Any:
+    return torch.from_numpy(np.array(array, order="C"))
+
+
+def read(steps: list[tuple[int, int]], dtype: Any) -> Call:
+    """A call that reads (weights, keys and values) numbers at every step, each lot as one array."""
+    lots = [np.zeros(max(sizes), dtype) for sizes in zip(*steps, strict=True)]
+
+    def call() -> Array:
+        return np.array(
+            [np.maximum.reduce(lot[:n]) for step in steps for lot, n in zip(lots, step, strict=True)]
+        )
+
+    return call
+
+
+def gemm(multiply_adds: int, dtype: Any) -> Call:
+    """A call of about this many multiply-adds: products of (n, 512) and (512, 512), n up to 512."""
+    rows = max(1, round(multiply_adds / _SQUARE**2))
+    a, b = (np.full((_SQUARE, _SQUARE), 1 / _SQUARE, dtype) for _ in range(2))
+    output = np.empty_like(a)
+
+    def call() -> Array:
+        for start in range(0, rows, _SQUARE):
+            n = min(_SQUARE, rows - start)
+            np.matmul(a[:n], b, out=output[:n])
+        return output[:1].copy()
+
+    return call
+
+
+def heads_calls(section: Mapping[str, Any], cell: Cell, torch: Any) -> dict[str, Call]:
+    """The paths of a cell of decode steps or of a prefill."""
+    peer = Peer(torch, cell)
+    B, end, C = cell.x.shape
+    T, H, G = cell.sequence_length, cell.num_heads, cell.num_kv_heads
+    decodes = end > T
+    path = "preallocated" if decodes else "prefill"
+    small = {
+        **section,
+        "fixed": {**section["fixed"], "d_model": H, "num_kv_heads": G},
+        "vary": {"sequence_length": [1]},
+    }
+    peer.project(0, T)
+    kv, weights = 2 * B * G * (C // H), C * (C // H) * (H + 2 * G)
+    steps = [(weights, kv * (t + 1)) for t in range(T, end)] if decodes else [(weights, kv * T)]
+    seen = sum(range(T + 1, end + 1)) if decodes else T * (T + 1) // 2
+    multiply_adds = B * ((end - T or T) * weights + 2 * C * seen)
+    return {
+        "numpy": multi_head.PATHS[path](cell),
+        "torch": peer.decode if decodes else peer.prefill,
+        "read": read(steps, cell.x.dtype),
+        "gemm": gemm(multiply_adds, cell.x.dtype),
+        "calls": multi_head.PATHS[path](multi_head.cells(small)[0]),
+    }
+
+
+def full_calls(inputs: decode_paths.Inputs, torch: Any) -> dict[str, Call]:
+    """The paths of a cell of full decodes."""
+    B, T, C = inputs[0].shape
+    dtype = inputs[0].dtype
+    return {
+        "numpy": partial(attention.preallocated, *inputs),
+        "torch": partial(full_decode, torch, *inputs),
+        "read": read([(3 * C * C, 2 * B * C * (t + 1)) for t in range(T)], dtype),
+        "gemm": gemm(B * (T * 3 * C * C + C * T * (T + 1)), dtype),
+        "calls": partial(attention.preallocated, *decode_paths.inputs(1, T, 1, str(dtype), 0)),
+    }
+
+
+def bind(section: Mapping[str, Any]) -> Bench:
+    """The paths of a section as calls without arguments, inputs made once and shared by all of them."""
+    torch = load_torch(section["blas_threads"])
+    heads = "num_heads" in section["fixed"]
+    every = multi_head.cells(section) if heads else decode_paths.cells(section)
+    groups: list[list[Timed]] = []
+    for cell in every:
+        calls = heads_calls(section, cell, torch) if isinstance(cell, Cell) else full_calls(cell, torch)
+        if unknown := [path for path in section["paths"] if path not in calls]:
+            raise ConfigError(f"no path {unknown[0]!r} beside peers; there are {', '.join(calls)}")
+        B, tokens, C = cell[0].shape
+        axes = (B, tokens, C, 1, 1)
+        if isinstance(cell, Cell):
+            axes = (B, cell.sequence_length, C, cell.num_heads, cell.num_kv_heads)
+        group = [Timed(path, calls[path], *axes) for path in section["paths"]]
+        groups.append(benchmark.with_replica(group, section["baseline"]) if section["replica"] else group)
+    return Bench(
+        groups,
+        check=lambda: [
+            finding
+            for cell, group in zip(every, groups, strict=True)
+            for timed in group
+            if timed.kind == "sample" and timed.path in ("numpy", "torch")
+            for finding in [_finding(timed, cell)]
+        ],
+        data_sha256=benchmark.digest_of_arrays(*(array for cell in every for array in cell[:4])),
+        facts={"torch": torch.__version__, "torch_threads": torch.get_num_threads(), "numpy": np.__version__},
+    )
+
+
+def _finding(timed: Timed, cell: Cell | decode_paths.Inputs) -> dict[str, Any]:
+    """What a path gives against this project's oracle of it, as in multi_head and decode_paths."""
+    found = timed.call()
+    if isinstance(cell, Cell):
+        found, (expected, allowed) = found[:, :, -1], multi_head.last_output(cell)
+    else:
+        expected, allowed = attention.causal_attention(*cell), decode_paths.tolerance(cell)
+    error = float(np.max(np.abs(found - expected)))
+    return {
+        "path": timed.path,
+        "against": "last_output" if isinstance(cell, Cell) else "causal_attention",
+        "batch_size": timed.batch_size,
+        "shape": list(cell[0].shape),
+        "max_abs_error": error,
+        "tolerance": allowed,
+        "passed": error <= allowed,
+    }
+
+
+def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+    """The measurement of a section, made by fresh processes of this module beside vLLM's PyTorch.
+
+    Raises MeasurementRefused when that environment is not there, or was made for another Python.
+    """
+    environment = vllm_install.find_environment()
+    ours = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if environment.facts["python"] != ours:
+        raise MeasurementRefused(
+            f"PyTorch in {environment.folder} is for Python {environment.facts['python']}, this is {ours};"
+            f" run `inference-lab vllm install` under {ours}, or this under the other"
+        )
+    os.environ[_SITE] = str(environment.site)
+    try:
+        found = benchmark.measure("inference_lab.experiments.kernels_peers", section, progress)
+    finally:
+        del os.environ[_SITE]
+    return replace(found, facts={**found.facts, "peer": environment.facts})
+
+
+if __name__ == "__main__":
+    sys.path += [os.environ[_SITE]]  # last: every package of this project goes first
+    raise SystemExit(benchmark.run_child(bind))

@@ -1,0 +1,56 @@
+"""Each kernel under the two roofs that were measured in its own rounds: reading and multiplying.
+
+Across: how much longer the call's multiply-adds take than reading its bytes, each alone: its intensity,
+where 1 is the ridge. Up: the share of the call's time that its multiply-adds alone take. No point can stand
+above 1 (the products) or above the slope (the reading).
+"""
+
+from matplotlib.ticker import LogLocator, NullLocator
+
+from inference_lab.analysis.peers import LIMITS
+from inference_lab.errors import RecordError
+from inference_lab.figures.cells import by_path, cells, varied_axis
+from inference_lab.figures.sheet import marks_of
+from inference_lab.figures.style import ALARM, FAINT, INK, SMALL, Line, page, scale, styled, svg
+from inference_lab.records.record import View
+
+
+@styled()
+def draw(view: View) -> str:
+    """SVG of the roofline, one mark a path and cell. Raises RecordError when a limit was not measured."""
+    paths = by_path(cells(view))
+    if missing := [path for path in LIMITS if path not in paths]:
+        raise RecordError(f"{view.record.experiment}: no path {missing[0]}; a roofline needs all limits")
+    roofs = {path: {cell.value: cell.needed("p50_ms").value for cell in paths[path]} for path in LIMITS}
+    shown = {path: some for path, some in paths.items() if path not in LIMITS}
+    marks = {path: mark for path, mark in marks_of(cells(view)).items() if path in shown}
+    intensity = {value: gemm / roofs["read"][value] for value, gemm in roofs["gemm"].items()}
+    left, right = min(*intensity.values(), 0.5) / 1.5, max(*intensity.values(), 2) * 1.5
+    flagged = dict.fromkeys(code for some in shown.values() for cell in some for code in cell.flags)
+    foot = [Line(f"flagged, no claim is made: {', '.join(flagged)}", SMALL, ALARM, "bold")] * bool(flagged)
+    head = (
+        "P50s. Up: time of the call's multiply-adds alone / time of the call. Across: that time / time of"
+        " reading its bytes alone. Lines: no call can be above them. Numbers: how much of its limit a call"
+        f" reaches, calls of NumPy counted in, and {varied_axis(view)}."
+    )
+    figure, (panel,) = page(view, marks, (260,), "how near to the roofs", head, *foot)
+    panel.plot([left, 1, right], [left, 1, 1], color=INK, linewidth=1.2, gid="roof")
+    panel.set_xscale("log")
+    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_minor_locator(NullLocator())
+    panel.xaxis.set_major_formatter(lambda tick, _: f"{tick:,.10g}")
+    seen = [left, 1.0]
+    for side, (path, some) in zip((-1, 1), shown.items(), strict=True):
+        for cell in some:
+            x, y = intensity[cell.value], roofs["gemm"][cell.value] / cell.needed("p50_ms").value
+            panel.plot([x], [y], marks[path].marker, color=marks[path].color, gid=f"{path}-{cell.value}")
+            label = f"{cell.needed('of_limit').value:.0%} {cell.value}"
+            align = "left" if side > 0 else "right"
+            panel.annotate(
+                label, (x, y), (6 * side, -3), textcoords="offset points", ha=align, size=SMALL, color=FAINT
+            )
+            seen.append(y)
+    scale(panel, seen, "multiply-adds alone / call", log=True)
+    panel.set_xlim(left, right)
+    panel.set_xlabel("intensity: multiply-adds alone / reading alone, log scale")
+    return svg(figure, view)
