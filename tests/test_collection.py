@@ -114,7 +114,10 @@ class SourceTest(unittest.TestCase):
                     self.assertRegex(ast.get_docstring(node) or "", r"\A\S.{8,}")
 
     def test_every_import_is_pinned(self) -> None:
-        """Each third-party package that a source imports has its exact version in pyproject.toml."""
+        """Each third-party package that a source imports has its exact version in pyproject.toml.
+
+        PyTorch alone has its own in the pins of vLLM's environment, which the peers' sections name.
+        """
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())
         lines = project["tool"]["uv"]["constraint-dependencies"]
         pinned = {line.partition("==")[0] for line in lines}
@@ -123,7 +126,9 @@ class SourceTest(unittest.TestCase):
         importers = {
             module.partition(".")[0]: path for path, tree in sources().items() for module in imported(tree)
         }
-        for top in importers.keys() - sys.stdlib_module_names - {"inference_lab"}:
+        self.assertEqual(importers.get("torch"), "src/inference_lab/experiments/kernels_peers.py")
+        self.assertRegex((ROOT / "workflow/envs/vllm/requirements.txt").read_text(), r"(?m)^torch==")
+        for top in importers.keys() - sys.stdlib_module_names - {"inference_lab", "torch"}:
             with self.subTest(top, imported_by=importers[top]):
                 name = DISTRIBUTIONS.get(top, top).replace("_", "-").lower()
                 self.assertIn(name, pinned)

@@ -5,8 +5,6 @@ where 1 is the ridge. Up: the share of the call's time that its multiply-adds al
 above 1 (the products) or above the slope (the reading).
 """
 
-from matplotlib.ticker import LogLocator, NullLocator
-
 from inference_lab.analysis.peers import LIMITS
 from inference_lab.errors import RecordError
 from inference_lab.figures.cells import by_path, cells, varied_axis
@@ -36,9 +34,9 @@ def draw(view: View) -> str:
     figure, (panel,) = page(view, marks, (260,), "how near to the roofs", head, *foot)
     panel.plot([left, 1, right], [left, 1, 1], color=INK, linewidth=1.2, gid="roof")
     panel.set_xscale("log")
-    panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.xaxis.set_major_formatter(lambda tick, _: f"{tick:,.10g}")
+    ticks = [tick for n in range(-3, 5) for tick in (10**n, 2 * 10**n, 5 * 10**n) if left < tick < right]
+    panel.set_xticks(ticks, [f"{tick:,.4g}" for tick in ticks])
+    panel.set_xticks([], minor=True)
     seen = [left, 1.0]
     for side, (path, some) in zip((-1, 1), shown.items(), strict=True):
         for cell in some:
