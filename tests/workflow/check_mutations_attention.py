@@ -56,11 +56,11 @@ FAULTS = (
           "return self._values[..., : self.length, :]",
           "return np.roll(self._values, 1, axis=-2)[..., : self.length, :]"),
     Fault("stale slot not overwritten", "kv_cache",
-          "        self._keys[..., self.length, :] = k\n",
-          "        self.used = getattr(self, 'used', 0)\n"
-          "        if self.length >= self.used:\n"
-          "            self._keys[..., self.length, :] = k\n"
-          "            self.used += 1\n"),
+          "            self._keys[..., self.length, :] = k\n",
+          "            self.used = getattr(self, 'used', 0)\n"
+          "            if self.length >= self.used:\n"
+          "                self._keys[..., self.length, :] = k\n"
+          "                self.used += 1\n"),
     Fault("stale slot added to", "kv_cache",
           "self._values[..., self.length, :] = v", "self._values[..., self.length, :] += v"),
     Fault("batch rows mixed: full", "attention",
