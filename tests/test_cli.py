@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from inference_lab import cli, stages
+from inference_lab import cli, seed, stages
 from inference_lab.errors import ConfigError, InputError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import locks
 from inference_lab.records.chain import Chain
@@ -83,6 +83,32 @@ class StageCommandsTest(unittest.TestCase):
                 status, out, err = run(words)
                 self.assertEqual((status, out), (2, ""))
                 self.assertIn(said, err.splitlines()[-1])
+
+    def test_no_path_shows_a_traceback(self) -> None:
+        """Too long, below a file, a folder for a file, empty, with control characters: 2, and one line."""
+        checkout.enter_copy(self)
+        Path("file").write_text("no record")
+        Path("folder").mkdir()
+        load = ["load", "--base-url", "http://127.0.0.1:1/v1", "--concurrency", "1", "--requests", "1"]
+        flags = ["--sequence-length", "128", "--dtype", "float64", "--blas-threads", "1"]
+        for path in ("x" * 300, "y/" * 3000, "file/x", "file", "folder", "", "no\x1b\udc80"):
+            calls: list[tuple[Callable[[list[str]], int], list[str]]] = [
+                *((cli.main, [word, path]) for word in ("explain", "figures", "summarize", "verify")),
+                (cli.main, ["compare", path, "folder"]),
+                (cli.main, ["compare", f"HEAD:{path}", "folder"]),
+                (cli.main, [*load, "--output", path and f"{path}/x" * (path != "folder")]),
+                (cli.main, [*load, "--output", "new", "--prompts", path]),
+                (seed.measure, ["--csv", f"file/{path}.csv"]),
+                (seed.summary, ["--input", f"{path}.csv", "--output-dir", "out", *flags]),
+            ]
+            for command, words in calls:
+                with self.subTest([word[:20] for word in words]):
+                    status, _, err = run(words, command)
+                    self.assertEqual(status, 2, err)
+                    self.assertRegex(err.splitlines()[-1], r"^(p2-|inference-lab).*: .")
+                    self.assertNotIn("Traceback", err)
+                    self.assertNotIn("\x1b", err)
+        self.assertFalse(Path("new").exists())
 
     def test_what_the_record_lacks_is_one_line(self) -> None:
         """A stage asked for before the one it reads, or a figure nobody declared, is refused by name."""

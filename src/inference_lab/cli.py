@@ -190,6 +190,11 @@ def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int, TextIO]:
         if isinstance(said, tuple):
             return (*said, sys.stdout)  # pyright: ignore[reportUnknownVariableType]
         return ("", said, sys.stdout) if isinstance(said, int) else (said, 0, sys.stdout)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a path too long, a folder that may not be entered, a disk that is gone
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{prog}: {place}{error.strerror or error}; give a path that can be used", 2, sys.stderr
     except LabError as error:
         return f"{prog}: {error}", 2, sys.stderr
     except KeyboardInterrupt:

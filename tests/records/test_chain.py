@@ -242,6 +242,9 @@ class StalenessTest(unittest.TestCase):
             ConfigError, r"predictions/m1\.yaml: no such file, and m1 analyze reads it"
         ):
             stale()
+        Path(f"{AT}/manifest.json").unlink()  # nothing is measured for it, either
+        with self.assertRaisesRegex(ConfigError, r"predictions/m1\.yaml: no such file"):
+            Chain(CONFIG).why(Chain(CONFIG).step("analysis", "m1"))
 
     def test_what_is_asked_for_runs(self) -> None:
         """-R by rule, by file and --forceall run what they name and what follows from it."""

@@ -12,7 +12,7 @@ from unittest import mock
 import yaml
 
 from inference_lab.errors import ConfigError
-from inference_lab.records.config import check_config, load_config, read_yaml
+from inference_lab.records.config import SCHEMA_FILE, check_config, load_config, read_schema, read_yaml
 from tests.checkout import ROOT
 
 SECTION: dict[str, Any] = {
@@ -57,6 +57,11 @@ REFUSED: list[tuple[str, Any, tuple[str, ...]]] = [
     ("measure.vary.batch_size", [], ("vary.batch_size: is empty",)),
     ("measure.vary.batch_size", [0, 1], ("vary.batch_size.0: is 0, must be at least 1",)),
     ("measure.vary.batch_size", [1, 1], ("is [1, 1], each value may stand there once",)),
+    (
+        "measure.quiet_wait_s",
+        "1e3",
+        ("is '1e3', must be of type number (it was taken for text: write 1000.0",),
+    ),
     ("measure.vary.batch_size", 4, ("vary.batch_size: is 4, must be of type array",)),
     ("measure.fixed.batch_size", 2, ("m1.measure: batch_size is both varied and fixed",)),
     ("measure.fixed.sequence_length", 0, ("fixed.sequence_length: is 0, must be at least 1",)),
@@ -147,6 +152,16 @@ class ConfigTest(unittest.TestCase):
         words = self.refusal({"experiments": {"m1": faulty}})
         self.assertIn("judge.knee_factor", words)
         self.assertEqual(words, self.refusal({"experiments": {"m1": dict(reversed(faulty.items()))}}))
+
+    def test_a_module_without_a_schema_is_named(self) -> None:
+        """A `by:` that is allowed but whose conditions nobody declared says where they are to be."""
+        with contextlib.chdir(ROOT):
+            schema = copy.deepcopy(dict(read_schema(SCHEMA_FILE)))
+            schema["$defs"]["experiment"]["properties"]["measure"]["properties"]["by"] = {}
+            config = {"experiments": {"m1": SECTION | {"measure": SECTION["measure"] | {"by": "new"}}}}
+            patched = mock.patch("inference_lab.records.config.read_schema", return_value=schema)
+            with patched, self.assertRaisesRegex(ConfigError, "has no 'measure_new', .* write it$"):
+                check_config(config)
 
     def test_a_calibration_leads_to_its_end(self) -> None:
         """What a record leans on is an experiment, and neither itself nor one that leans on it."""

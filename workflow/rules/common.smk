@@ -2,6 +2,7 @@
 import atexit
 import functools
 import os
+import re
 import shutil
 import sys
 from pathlib import Path

@@ -211,6 +211,9 @@ class Chain:
     def _reasons(self, step: Step) -> list[str]:
         if step.stage == "measure":
             return self._why_measure(step)
+        for path in step.reads:  # what no step makes must be there before anything is measured for it
+            if path.startswith(("predictions/", "docs/")) and not Path(path).is_file():
+                raise ConfigError(f"{path}: no such file, and {step.name} reads it; write it or restore it")
         if self.asked.forces(step, step.stage):
             return ["asked for"]
         for other in self._before(step):

@@ -168,7 +168,7 @@ def _in_words(finding: ValidationError) -> str:
         case "exclusiveMinimum":
             return f"is {value!r}, must be more than {rule}"
         case "type":
-            return f"is {value!r}, must be of type {rule}"
+            return f"is {value!r}, must be of type {rule}{_if_a_number(value)}"
         case "format":
             return f"is {value!r}, must be a date and time such as 2026-12-01T10:00:00+00:00"
         case "pattern":
@@ -177,6 +177,15 @@ def _in_words(finding: ValidationError) -> str:
             return f"is {value!r}, each value may stand there once"
         case _:
             return finding.message.splitlines()[0]
+
+
+def _if_a_number(value: Any) -> str:
+    """How to write a number that YAML or --config took for text, such as 1e3."""
+    try:
+        number = float(value) if isinstance(value, str) else None
+    except ValueError:
+        return ""
+    return "" if number is None else f" (it was taken for text: write {number!r} without quotes)"
 
 
 def _unknown_key(value: Mapping[str, Any], known: Iterable[str]) -> str:
@@ -188,7 +197,10 @@ def _unknown_key(value: Mapping[str, Any], known: Iterable[str]) -> str:
 
 def _check_axes(place: str, measure: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
     """Every axis that could be varied is either varied or fixed; the baseline is one of the paths."""
-    declared = schema["$defs"][f"measure_{measure['by']}"]["properties"]
+    name = f"measure_{measure['by']}"
+    if name not in schema["$defs"]:
+        raise ConfigError(f"{SCHEMA_FILE}: $defs has no {name!r}, which says what {place} may hold; write it")
+    declared = schema["$defs"][name]["properties"]
     axis, fixed = next(iter(measure["vary"])), measure.get("fixed", {})
     for name in declared["vary"]["properties"]:
         if name in declared.get("fixed", {}).get("properties", {}) and (name == axis) == (name in fixed):

@@ -76,4 +76,7 @@ def superseded(config: Mapping[str, Any]) -> str:
             except LabError:
                 what = "no whole manifest: files that were no record"
             lines.append(f"{kept.as_posix()}  {what}")
-    return "\n".join(lines) or "no superseded record on this machine"
+    if not lines:
+        return "no superseded record on this machine"
+    head = "superseded, invalid or without a place: on this machine alone, and git clean -xfd deletes them"
+    return printable("\n".join([head, *lines]))
