@@ -43,7 +43,7 @@ _SERVER = ("kind", "version", "arguments", "kv_cache_tokens", "block_size", "clo
 
 
 @dataclass(frozen=True)
-class _About:
+class About:
     """What was found in one experiment."""
 
     name: str
@@ -55,10 +55,12 @@ class _About:
 
     @property
     def axis(self) -> str:
+        """The varied condition."""
         return next(iter(self.manifest["conditions"]["vary"]))
 
     @property
     def values(self) -> list[str]:
+        """The values of the varied condition, as text."""
         return [str(value) for value in self.manifest["conditions"]["vary"][self.axis]]
 
     def shown(self, metric: str, column: str, value: str) -> str:
@@ -83,7 +85,7 @@ def report(name: str, section: Mapping[str, Any]) -> str:
     """
     about = [_read(**each) for each in section["experiments"]]
     parts = (
-        ("Environment", _environment(about)),
+        ("Environment", environment(about)),
         ("What was asked, and what came of it", _answers(about)),
         ("What was found", (text for each in about for text in _found(each))),
         ("What limits what", (text for each in about for text in _limits(each))),
@@ -97,15 +99,16 @@ def report(name: str, section: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _read(experiment: str, figures: Sequence[str]) -> _About:
+def _read(experiment: str, figures: Sequence[str]) -> About:
     at = Path(folder(experiment))
     verdicts = read_summary(at / "verdicts.csv")
     question = load_prediction(Path(prediction_file(experiment)))["question"].strip()
     manifest = read_receipt(at / "manifest.json")
-    return _About(experiment, manifest, read_summary(at / "summary.csv"), verdicts, question, figures)
+    return About(experiment, manifest, read_summary(at / "summary.csv"), verdicts, question, figures)
 
 
-def _environment(about: Sequence[_About]) -> Iterator[str]:
+def environment(about: Sequence[About]) -> Iterator[str]:
+    """One table: each fact of a machine or server, its value, and for which experiments or values it held."""
     lines: list[list[str]] = []
     for each in about:
         environment = environment_of(each.manifest)
@@ -128,7 +131,7 @@ def _environment(about: Sequence[_About]) -> Iterator[str]:
     yield table(["", "", "of"], rows)
 
 
-def _servers(each: _About) -> Iterator[list[str]]:
+def _servers(each: About) -> Iterator[list[str]]:
     """(fact, value, of what it holds): of the whole experiment, or of the varied values it was found at."""
     servers: Sequence[Mapping[str, Any]] = each.manifest["servers"]
     started = sorted(told["facts"]["started_s"] for told in servers if "started_s" in told["facts"])
@@ -159,7 +162,7 @@ def _words(value: Any) -> str:
     return "not known" if value is None else str(value)
 
 
-def _answers(about: Sequence[_About]) -> Iterator[str]:
+def _answers(about: Sequence[About]) -> Iterator[str]:
     rows: list[list[str]] = []
     for each in about:
         counts = Counter(verdict["verdict"] for verdict in each.verdicts)
@@ -171,7 +174,7 @@ def _answers(about: Sequence[_About]) -> Iterator[str]:
     yield table(["experiment", "question", "claims"], rows)
 
 
-def _found(each: _About) -> Iterator[str]:
+def _found(each: About) -> Iterator[str]:
     conditions = each.manifest["conditions"]
     fixed = ", ".join(f"{name} {value}" for name, value in conditions["fixed"].items())
     yield f"### {each.name}"
@@ -192,7 +195,7 @@ def _found(each: _About) -> Iterator[str]:
         yield "\n".join(f"- Flagged: {part}" for part in sorted(advice))
 
 
-def _limits(each: _About) -> Iterator[str]:
+def _limits(each: About) -> Iterator[str]:
     """Of every value: what of what the server allows was reached, by its steps and its queue."""
     rows: list[list[str]] = []
     for value in each.values:
@@ -235,7 +238,7 @@ def _limit(seen: Mapping[str, float | None], settings: Mapping[str, float]) -> s
     return "; ".join(found) or "none of the declared bounds was reached"
 
 
-def _verdicts(each: _About) -> Iterator[str]:
+def _verdicts(each: About) -> Iterator[str]:
     yield f"### {each.name}"
     rows = [
         [
@@ -250,7 +253,7 @@ def _verdicts(each: _About) -> Iterator[str]:
     yield table(["claim", "verdict", "value", "n", "reason"], rows)
 
 
-def _boundary(about: Sequence[_About], unmeasured: Sequence[str]) -> Iterator[str]:
+def _boundary(about: Sequence[About], unmeasured: Sequence[str]) -> Iterator[str]:
     kinds = sorted({told["facts"]["kind"] for each in about for told in each.manifest["servers"]})
     if kinds != ["vllm"]:
         yield f"- Anything of vLLM: these records are of {', '.join(kinds)} servers."
@@ -276,7 +279,7 @@ def _boundary(about: Sequence[_About], unmeasured: Sequence[str]) -> Iterator[st
         yield f"- {experiment} was not measured."
 
 
-def _repeat(about: Sequence[_About], name: str) -> Iterator[str]:
+def _repeat(about: Sequence[About], name: str) -> Iterator[str]:
     yield "Figures and this report again from what is recorded, on any machine, without the server:"
     yield f"    uv run snakemake --cores 1 {name}"
     yield "Everything from nothing (the first command installs the server in a folder of its own):"
