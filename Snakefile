@@ -7,6 +7,7 @@ min_version("9.27")
 configfile: "config.yaml"
 
 
+include: "workflow/rules/package.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/receipts.smk"
 include: "workflow/rules/tests.smk"

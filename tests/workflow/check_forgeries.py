@@ -91,7 +91,7 @@ class Origins(Parallel):
             (gone / "__init__.py").touch()
             done = lab.command(str(PROGRAMS / "snakemake"), "-n", "all", PYTHONPATH=str(gone.parent))
             self.assertNotEqual(done.returncode, 0)
-            self.assertIn("make it anew: rm -r .venv && uv sync", done.stderr)
+            self.assertIn("Make it anew: rm -r .venv && uv sync", done.stderr)
             self.assertNotIn("Traceback", done.stderr)
 
 

@@ -1,31 +1,4 @@
 # Shared by all others: the checked config, its names, a stage's part of it, what `all` asks for.
-import atexit
-import functools
-import os
-import re
-import shutil
-import sys
-from pathlib import Path
-
-try:
-    import inference_lab.errors
-except ModuleNotFoundError:
-    print(
-        "snakemake: inference_lab is not installed in this environment (was the folder moved with its .venv?);"
-        " make it anew: rm -r .venv && uv sync",
-        file=sys.stderr,
-    )
-    raise SystemExit(2)
-from inference_lab.errors import LabError
-from inference_lab.records import chain as receipts
-from inference_lab.records import config as lab_config
-from inference_lab.records import files as lab_files
-from inference_lab.records import installed as lab_installed
-from inference_lab.records import layout as lab_layout
-from inference_lab.records import locks as lab_locks
-from inference_lab.records import table as lab_table
-
-
 def refuse(error):
     """One line on stderr and exit status 2: an exception would show a traceback."""
     print(f"snakemake: {error}", file=sys.stderr, flush=True)
