@@ -83,23 +83,25 @@ def walk(folder: Path) -> Chain:
 
 def _chain(folder: Path, conditions: Mapping[str, Any]) -> Chain:
     judge = {**JUDGE, "slo": conditions.get("slo", {})}
-    if Path(layout.folder(CALIBRATION), "summary.csv").is_file():
-        judge["calibration"] = CALIBRATION
     experiment = {"refresh": "manual", "measure": conditions, "judge": judge}
     return Chain({"experiments": {_name(folder): experiment}})
 
 
 def summarise(folder: Path) -> str:
-    """The table of a load, once its summary.csv is in place."""
+    """The table of a load, once its summary.csv is in place, and what a calibration found here says of it.
+
+    The summary leans on nothing outside the folder, so that it is the same wherever the folder goes.
+    """
     from inference_lab.analysis.rows import read_summary
-    from inference_lab.analysis.serving import as_table
+    from inference_lab.analysis.serving import as_table, calibrated
 
     step = walk(folder).step("summary", _name(folder))
-    lines = [stages.derive(step)]
-    if "calibration" not in step.section:
+    made, rows = stages.derive(step), read_summary(Path(step.makes[0]))
+    if not Path(layout.folder(CALIBRATION), "summary.csv").is_file():
         words = f"{layout.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
-        lines.insert(0, f"note: {words}")
-    return "\n".join([as_table(read_summary(Path(step.makes[0]))), *lines])
+        return "\n".join([as_table(rows), f"note: {words}", made])
+    record = stages.read_record(_name(folder), {"calibration": CALIBRATION})
+    return "\n".join([as_table([*rows, *calibrated(record, JUDGE)]), made])
 
 
 def draw(folder: Path) -> str:

@@ -121,7 +121,8 @@ def _derived(walk: Chain, step: Step) -> list[Finding]:
         Finding(step.experiment, path, state or "same bytes", fault=bool(state))
         for path, state in states.items()
     ]
-    if reasons and not any(states.values()):
+    # The receipts of a load name the folder it was in: one that moved follows from its raw all the same.
+    if reasons and not any(states.values()) and not layout.is_load(step.experiment):
         words = f"out of date: {_few(reasons)}; {_again(step, step.makes[0])}"
         found.append(Finding(step.experiment, step.receipt, words, fault=True))
     return found

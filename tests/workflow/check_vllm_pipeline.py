@@ -54,6 +54,9 @@ def put(name: str, section: Mapping[str, Any], found: Measurement) -> None:
     """A measurement as a record of results/<name>/ in the working directory."""
     manifest = {
         "schema": chain.SCHEMA,
+        "stage": "measure",
+        "command": ["measure", name],
+        "pins": {},
         "experiment": name,
         "kind": found.kind,
         "conditions": section["measure"],

@@ -67,6 +67,13 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     return csv_text([*keys, *COLUMNS], rows)
 
 
+def calibrated(record: Record, judge: Mapping[str, Any]) -> list[Row]:
+    """The rows of a record of one cell that say what its calibration says of the client's times."""
+    runs = runs_of(record, steady=judge.get("window", "steady") == "steady")
+    found = list(_calibrated(record.calibration, runs)) if record.calibration else []
+    return [{**dict.fromkeys(COLUMNS, ""), **row} for row in found]
+
+
 def _place(cell: Mapping[str, str], record: Record) -> list[int]:
     """Where a cell stands: in the order in which the varied values were declared."""
     vary: Mapping[str, Sequence[Any]] = record.manifest["conditions"].get("vary", {})

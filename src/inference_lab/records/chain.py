@@ -158,10 +158,10 @@ class Chain:
 
     def steps(self, experiment: str) -> list[Step]:
         """Every step of an experiment, in the order of the data."""
+        first = [self.step("measure", experiment), self.step("summary", experiment)]
         judge = self.experiments[experiment]["judge"]
         figures = [self.step("figure", experiment, figure) for figure in judge.get("figures", {})]
         article = [self.step("article", experiment)] if judge.get("article") else []
-        first = [self.step("measure", experiment), self.step("summary", experiment)]
         if is_load(experiment):  # nothing was predicted
             return [*first, *figures]
         return [*first, *figures, self.step("analysis", experiment), *article]
