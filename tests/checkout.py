@@ -31,7 +31,9 @@ constraint-dependencies = ["matplotlib==3.11.2", "numpy==2.4.6", "pillow==13.0.0
 """,
     "src/inference_lab/__init__.py": "",
     "src/inference_lab/errors.py": "class LabError(Exception): ...\n",
-    "src/inference_lab/attention.py": '''"""What it answers."""
+    "src/inference_lab/mechanisms/__init__.py": "",
+    "src/inference_lab/timing/__init__.py": "",
+    "src/inference_lab/mechanisms/attention.py": '''"""What it answers."""
 import numpy as np
 
 
@@ -39,19 +41,19 @@ def attend(x, y=2):
     """(T, C) -> (T, C)."""
     return np.exp(x) * y + 1  # a comment
 ''',
-    "src/inference_lab/benchmark.py": "from inference_lab.errors import LabError\nclock = 1\n",
+    "src/inference_lab/timing/protocol.py": "from inference_lab.errors import LabError\nclock = 1\n",
     "src/inference_lab/unused.py": "import ruff\n",
     "src/inference_lab/records/__init__.py": "",
     "src/inference_lab/records/raw.py": "import pillow\n",
     "src/inference_lab/experiments/__init__.py": "",
-    "src/inference_lab/experiments/decode_paths.py": """from inference_lab import benchmark
+    "src/inference_lab/experiments/decode_paths.py": """from inference_lab.timing import protocol
 from inference_lab.records.raw import Sample
 
 
 def bind():
-    from inference_lab.attention import attend
+    from inference_lab.mechanisms.attention import attend
 
-    return attend, benchmark
+    return attend, protocol
 """,
     "src/inference_lab/analysis/__init__.py": "",
     "src/inference_lab/analysis/timing.py": "import math\n",

@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from inference_lab import stages
+from inference_lab.commands import run_stage
 from inference_lab.records import chain, store
 from inference_lab.records.chain import Chain
 from inference_lab.records.files import sha256_file
@@ -41,7 +41,7 @@ def enter(test: unittest.TestCase) -> Path:
         shutil.copy(checkout.ROOT / "predictions/m1.yaml", "predictions")
         record_m1()
         for step in Chain(CONFIG).steps("m1")[1:]:
-            stages.derive(step)
+            run_stage.derive(step)
         for folder in ("predictions", "results"):
             shutil.copytree(folder, made / folder)
     shutil.copytree(made, root, dirs_exist_ok=True)

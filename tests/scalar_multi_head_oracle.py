@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from inference_lab.array_contract import Array
+from inference_lab.mechanisms.arrays import Array
 from tests.scalar_oracle import Decoded, Matrix, decode, read_only
 
 Expected = list[list[Decoded]]  # B sequences of H heads

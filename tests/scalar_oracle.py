@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inference_lab.array_contract import Array
+from inference_lab.mechanisms.arrays import Array
 
 Matrix = list[list[float]]
 

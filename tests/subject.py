@@ -1,6 +1,6 @@
 """Which implementation the public tests try: this package's, or a reader's own file.
 
-    INFERENCE_LAB_SUBJECT=mine.py uv run python -m unittest tests.test_multi_head_attention -v
+    INFERENCE_LAB_SUBJECT=mine.py uv run python -m unittest tests.mechanisms.test_multi_head -v
 
 A reader's file defines functions under the package's names, with the package's arguments. A test that
 needs a name the file lacks is skipped and says so; a file that defines none of them is refused.

@@ -230,7 +230,7 @@ def manifest_of(
         "experiment": experiment,
         "command": ["inference-lab", "measure", experiment],
         "conditions": dict(conditions),
-        "inputs": {"src/inference_lab/attention.py": "a" * 64},
+        "inputs": {"src/inference_lab/mechanisms/attention.py": "a" * 64},
         "pins": {"numpy": "2.4.6"},
         "prediction": {"file": f"predictions/{experiment}.yaml", "sha256": "b" * 64},
         "outputs": {

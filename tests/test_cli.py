@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from inference_lab import cli, seed, stages
+from inference_lab import cli
+from inference_lab.commands import run_stage, standalone, terminal
 from inference_lab.errors import ConfigError, InputError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import locks
 from inference_lab.records.chain import Chain
@@ -41,7 +42,7 @@ class StageCommandsTest(unittest.TestCase):
         for step in walk.steps("m1"):
             words = [*step.command, "--section", json.dumps(step.section)]
             name = "measure" if step.stage == "measure" else "derive"
-            with self.subTest(words), mock.patch.object(stages, name, return_value="done") as stage:
+            with self.subTest(words), mock.patch.object(run_stage, name, return_value="done") as stage:
                 self.assertEqual(run(words), (0, "done\n", ""))
                 self.assertEqual(stage.call_args.args[0], step)
 
@@ -52,7 +53,7 @@ class StageCommandsTest(unittest.TestCase):
         with (
             mock.patch.dict("os.environ", {locks.RUN_VARIABLE: "7"}),
             mock.patch("inference_lab.records.locks.die_with_parent", order.bind),
-            mock.patch.object(stages, "measure", order.measure),
+            mock.patch.object(run_stage, "measure", order.measure),
         ):
             run(["measure", "m1", "--section", json.dumps(MEASURE), "--lock", "own.lock"])
             self.assertNotIn(locks.RUN_VARIABLE, os.environ)
@@ -63,7 +64,7 @@ class StageCommandsTest(unittest.TestCase):
 
     def test_tests_are_a_command(self) -> None:
         """`inference-lab test` runs the unit tests and says what happened."""
-        with mock.patch.object(stages, "run_tests", return_value="7 unit tests passed"):
+        with mock.patch.object(run_stage, "run_tests", return_value="7 unit tests passed"):
             self.assertEqual(run(["test"]), (0, "7 unit tests passed\n", ""))
 
     def test_words_that_are_wrong_end_with_2(self) -> None:
@@ -98,8 +99,8 @@ class StageCommandsTest(unittest.TestCase):
                 (cli.main, ["compare", f"HEAD:{path}", "folder"]),
                 (cli.main, [*load, "--output", path and f"{path}/x" * (path != "folder")]),
                 (cli.main, [*load, "--output", "new", "--prompts", path]),
-                (seed.measure, ["--csv", f"file/{path}.csv"]),
-                (seed.summary, ["--input", f"{path}.csv", "--output-dir", "out", *flags]),
+                (standalone.measure, ["--csv", f"file/{path}.csv"]),
+                (standalone.summary, ["--input", f"{path}.csv", "--output-dir", "out", *flags]),
             ]
             for command, words in calls:
                 with self.subTest([word[:20] for word in words]):
@@ -135,7 +136,7 @@ class RunTest(unittest.TestCase):
         """Status, stdout and stderr of a command whose function returns or raises this."""
         parser = argparse.ArgumentParser(prog="lab")
         parser.set_defaults(run=mock.Mock(side_effect=[result]))
-        return run([], lambda words: cli.run(parser, words))
+        return run([], lambda words: terminal.run(parser, words))
 
     def test_a_result_is_printed(self) -> None:
         """What the function returns stands on stdout, and the status is 0."""
@@ -177,7 +178,7 @@ class RunTest(unittest.TestCase):
             (RecordError("raw.csv: is empty"), 2, "inference-lab: raw.csv: is empty\n"),
             ("m1: 480 rows", 0, "m1: 480 rows\n"),
         ):
-            with mock.patch.object(stages, "derive", side_effect=[ended]):
+            with mock.patch.object(run_stage, "derive", side_effect=[ended]):
                 self.assertEqual(run(words)[0], status)
             self.assertEqual(Path("m1.log").read_text(), said)
         status, _, err = run([*words[:-1], "missing/m1.log"])
@@ -188,13 +189,13 @@ class RunTest(unittest.TestCase):
 class ProgressTest(unittest.TestCase):
     """What a long step shows."""
 
-    def shown(self, steps: list[int], total: int, *, terminal: bool = False) -> str:
+    def shown(self, steps: list[int], total: int, *, on_terminal: bool = False) -> str:
         """What is written to stderr while so many rounds are reported."""
         stream = io.StringIO()
         with (
             mock.patch.object(sys, "stderr", stream),
-            mock.patch.object(stream, "isatty", return_value=terminal),
-            cli.progress("m1 measure") as report,
+            mock.patch.object(stream, "isatty", return_value=on_terminal),
+            terminal.progress("m1 measure") as report,
         ):
             for done in steps:
                 report(done, total)
@@ -211,13 +212,13 @@ class ProgressTest(unittest.TestCase):
         """When nobody reads what is shown, the rounds go on: their samples are not lost."""
         with (
             mock.patch("sys.stderr.write", side_effect=BrokenPipeError),
-            cli.progress("m1 measure") as report,
+            terminal.progress("m1 measure") as report,
         ):
             report(1, 2)
 
     def test_a_terminal_gets_a_bar(self) -> None:
         """On a terminal the label and the part that is done are drawn."""
-        self.assertIn("m1 measure", self.shown([1, 2], 2, terminal=True))
+        self.assertIn("m1 measure", self.shown([1, 2], 2, on_terminal=True))
 
 
 class EveryStepTest(unittest.TestCase):

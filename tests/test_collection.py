@@ -156,7 +156,9 @@ class SourceTest(unittest.TestCase):
             )
             names = {node.id for node in nodes if isinstance(node, ast.Name)}
             computed = {"import_module", "__import__", "exec", "eval", "runpy"} & names
-            self.assertLessEqual(computed, {"import_module"} if path.endswith("/stages.py") else set(), path)
+            self.assertLessEqual(
+                computed, {"import_module"} if path.endswith("/run_stage.py") else set(), path
+            )
 
     def test_no_assert_guards_input(self) -> None:
         """`python -O` removes assert statements: none but those that tell a type checker a type."""

@@ -16,15 +16,19 @@ from tests.checkout import MEMORY, ROOT
 PACKAGE = Path("src/inference_lab")
 # contract (its first words): (module that breaks it, the import that does)
 BREACHES = {
-    "layers": ("records/raw.py", "from inference_lab import environment"),
+    "layers": ("records/raw.py", "from inference_lab.timing import machine"),
+    "the commands": ("commands/run_tests.py", "from inference_lab.commands import verify"),
     "measuring knows no analysis": (
         "experiments/decode_paths.py",
         "from inference_lab.analysis import intervals",
     ),
-    "timing is given callables": ("benchmark.py", "from inference_lab.attention import dynamic"),
-    "mechanisms meet no clock": ("attention.py", "def late():\n    import time\n    return time"),
+    "timing is given callables": (
+        "timing/protocol.py",
+        "from inference_lab.mechanisms.attention import dynamic",
+    ),
+    "mechanisms meet no clock": ("mechanisms/attention.py", "def late():\n    import time\n    return time"),
     "analysis recomputes from records": ("analysis/timing.py", "from time import monotonic_ns"),
-    "measuring loads neither pandas": ("environment.py", "import pandas"),
+    "measuring loads neither pandas": ("timing/machine.py", "import pandas"),
 }
 LOADED = "import sys, inference_lab.{}; print(*{{name.partition('.')[0] for name in sys.modules}})"
 
@@ -83,8 +87,8 @@ class LayersTest(unittest.TestCase):
         heavy = {"pandas", "matplotlib", "scipy", "snakemake"}
         for name, not_loaded in (
             ("cli", {*heavy, "numpy", "yaml", "rich"}),
-            ("stages", {*heavy, "numpy"}),
-            ("benchmark", heavy),
+            ("commands.run_stage", {*heavy, "numpy"}),
+            ("timing.protocol", heavy),
             ("experiments.decode_paths", heavy),
         ):
             with self.subTest(name):

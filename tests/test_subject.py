@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from inference_lab import multi_head_attention
+from inference_lab.mechanisms import multi_head
 from tests import subject
 
 OWN_SPLIT = "def split_heads(projected, num_heads):\n    return 'mine'\n"
@@ -22,15 +22,15 @@ class SubjectTest(unittest.TestCase):
         path = Path(folder.name) / "mine.py"
         path.write_text(text, encoding="utf-8")
         with mock.patch.dict(os.environ, {"INFERENCE_LAB_SUBJECT": str(path)}):
-            return subject.of(multi_head_attention)
+            return subject.of(multi_head)
 
     def test_without_the_variable_the_package_is_tried(self) -> None:
         """No variable, or an empty one: the package's own functions."""
         without = {name: value for name, value in os.environ.items() if name != "INFERENCE_LAB_SUBJECT"}
         for environment in (without, {**without, "INFERENCE_LAB_SUBJECT": ""}):
             with mock.patch.dict(os.environ, environment, clear=True):
-                found = subject.of(multi_head_attention)
-            self.assertIs(found.split_heads, multi_head_attention.split_heads)
+                found = subject.of(multi_head)
+            self.assertIs(found.split_heads, multi_head.split_heads)
 
     def test_the_readers_function_is_tried(self) -> None:
         """A name the file defines comes from the file."""
@@ -44,7 +44,7 @@ class SubjectTest(unittest.TestCase):
 
     def test_a_file_without_any_name_is_refused(self) -> None:
         """A slip in the one name, or an import of the package's functions, is no implementation."""
-        for text in ("def split_head(x): ...\n", "from inference_lab.multi_head_attention import *\n"):
+        for text in ("def split_head(x): ...\n", "from inference_lab.mechanisms.multi_head import *\n"):
             with self.subTest(text), self.assertRaisesRegex(ImportError, "defines none of the names"):
                 self.of_file(text)
 
@@ -54,7 +54,7 @@ class SubjectTest(unittest.TestCase):
             mock.patch.dict(os.environ, {"INFERENCE_LAB_SUBJECT": "nowhere/mine.py"}),
             self.assertRaisesRegex(ImportError, "nowhere/mine.py: no such file"),
         ):
-            subject.of(multi_head_attention)
+            subject.of(multi_head)
 
 
 if __name__ == "__main__":

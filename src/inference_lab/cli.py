@@ -1,15 +1,13 @@
 """Commands. One subcommand a stage; each parses its words and calls one function."""
 
 import argparse
-import contextlib
 import json
-import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from inference_lab.errors import LabError, printable
+from inference_lab.commands import terminal
 from inference_lab.records import chain, layout, locks
 from inference_lab.records.files import canonical
 
@@ -44,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
     add = commands.add_parser("load", help="load an OpenAI-compatible server and record every request")
     if words[:1] == ["load"]:  # no other command waits for what a load imports
-        from inference_lab.serving import load_command
+        from inference_lab.stream_load import load_command
 
         load_command.add_arguments(add)
     add.set_defaults(run=_load, words=words, anywhere=True)
@@ -53,7 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add.set_defaults(run=_figures, anywhere=True)
     add = commands.add_parser("serve-reference", help="a server whose truth is known, to be loaded")
     if words[:1] == ["serve-reference"]:
-        from inference_lab.serving import serve_reference
+        from inference_lab.stream_load.reference import serve_reference
 
         serve_reference.add_arguments(add)
     add.set_defaults(run=_serve_reference)
@@ -78,7 +76,7 @@ def main(words: Sequence[str] | None = None) -> int:
     add.add_argument("one", help="a record's folder, or COMMIT:results/EXPERIMENT")
     add.add_argument("other")
     add.set_defaults(run=_compare)
-    return run(parser, words)
+    return terminal.run(parser, words)
 
 
 def _stage(commands: Any, name: str, text: str, *, of_load: bool = False) -> argparse.ArgumentParser:
@@ -129,191 +127,119 @@ def _json(text: str) -> dict[str, Any]:
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
-def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
-    """Exit status of a parsed command; an error a user can meet is one line on stderr and 2."""
-    args = parser.parse_args(words)
-    try:
-        said, status, stream = _outcome(parser.prog, args)
-        said = printable(said)
-        if said:
-            print(said, file=stream)
-        stream.flush()
-    except BrokenPipeError:
-        _give_up(sys.stdout)
-        return 141
-    except OSError as error:  # a full disk behind stdout
-        _give_up(sys.stdout)
-        print(f"{parser.prog}: cannot print ({error.strerror}); what was done stands", file=sys.stderr)
-        return 2
-    if log := vars(args).get("log"):
-        try:
-            log.write_text(f"{said}\n", encoding="utf-8")
-        except OSError as error:  # a full disk, say: what happened was told all the same
-            print(f"{log}: cannot be written ({error.strerror})", file=sys.stderr)
-    return status
-
-
-def _give_up(stream: TextIO) -> None:
-    """Send what a stream still holds nowhere: the interpreter flushes it once more at its end."""
-    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
-
-
-def _enter_checkout(args: argparse.Namespace) -> None:
-    """Started outside a checkout, work in the one that this package is of.
-
-    Files and folders that the user named stay where he named them.
-    """
-    home = Path(__file__).parents[2]
-    if Path("src", "inference_lab").is_dir() or not (home / "pyproject.toml").is_file():
-        return
-    for name, value in vars(args).items():
-        if isinstance(value, Path):
-            setattr(args, name, value.absolute())
-    if named := vars(args).get("experiment"):  # or the folder of a load, or several of both
-        found = [str(Path(each).absolute()) if Path(each).exists() else each for each in _listed(named)]
-        args.experiment = found if isinstance(named, list) else found[0]
-    os.chdir(home)
-
-
-def _listed(named: str | list[str]) -> list[str]:
-    return [named] if isinstance(named, str) else named
-
-
-def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int, TextIO]:
-    """(what is said, exit status, where it is said)."""
-    try:
-        locks.die_with_run()
-        if vars(args).get("anywhere"):
-            _enter_checkout(args)
-        said = args.run(args)
-        if isinstance(said, tuple):
-            return (*said, sys.stdout)  # pyright: ignore[reportUnknownVariableType]
-        return ("", said, sys.stdout) if isinstance(said, int) else (said, 0, sys.stdout)
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a path too long, a folder that may not be entered, a disk that is gone
-        place = "" if error.filename is None else f"{error.filename}: "
-        return f"{prog}: {place}{error.strerror or error}; give a path that can be used", 2, sys.stderr
-    except LabError as error:
-        return f"{prog}: {error}", 2, sys.stderr
-    except KeyboardInterrupt:
-        return f"{prog}: interrupted; nothing half-made was left in place", 130, sys.stderr
-
-
 def _example(_: argparse.Namespace) -> str:
-    from inference_lab.experiments.example import example
+    from inference_lab.commands.example import example
 
     return example()
 
 
 def _test(_: argparse.Namespace) -> str:
-    from inference_lab import stages
+    from inference_lab.commands import run_stage
 
-    return stages.run_tests()
+    return run_stage.run_tests()
 
 
 def _measure(args: argparse.Namespace) -> str:
-    from inference_lab import stages
+    from inference_lab.commands import run_stage
 
     step = layout.measure_step(args.experiment, args.section)
-    shown = progress(f"{args.experiment} measure")
-    return stages.measure(step, Path(step.receipt), shown, in_pipeline=True, lock=args.lock)
+    shown = terminal.progress(f"{args.experiment} measure")
+    return run_stage.measure(step, Path(step.receipt), shown, in_pipeline=True, lock=args.lock)
 
 
 def _summarize(args: argparse.Namespace) -> str:
-    from inference_lab import loads, stages
+    from inference_lab.commands import own_load, run_stage
 
     if args.section is None:
-        return loads.summarise(Path(args.experiment))
-    return stages.derive(layout.summary_step(args.experiment, args.section))
+        return own_load.summarise(Path(args.experiment))
+    return run_stage.derive(layout.summary_step(args.experiment, args.section))
 
 
 def _figure(args: argparse.Namespace) -> str:
-    from inference_lab import stages
+    from inference_lab.commands import run_stage
 
-    return stages.derive(layout.figure_step(args.experiment, args.section, args.figure))
+    return run_stage.derive(layout.figure_step(args.experiment, args.section, args.figure))
 
 
 def _analyze(args: argparse.Namespace) -> str:
-    from inference_lab import stages
+    from inference_lab.commands import run_stage
 
-    return stages.derive(layout.analysis_step(args.experiment, args.section))
+    return run_stage.derive(layout.analysis_step(args.experiment, args.section))
 
 
 def _article(args: argparse.Namespace) -> str:
-    from inference_lab import stages
+    from inference_lab.commands import run_stage
 
-    return stages.derive(layout.article_step(args.experiment, args.section))
+    return run_stage.derive(layout.article_step(args.experiment, args.section))
 
 
 def _report(args: argparse.Namespace) -> str:
-    from inference_lab import stages
+    from inference_lab.commands import run_stage
 
-    return stages.derive(layout.report_step(args.experiment, **args.section))
+    return run_stage.derive(layout.report_step(args.experiment, **args.section))
 
 
 def _load(args: argparse.Namespace) -> tuple[str, int]:
-    from inference_lab import loads
+    from inference_lab.commands import own_load
 
-    return loads.load(args)
+    return own_load.load(args)
 
 
 def _figures(args: argparse.Namespace) -> str:
-    from inference_lab import loads
+    from inference_lab.commands import own_load
 
-    return loads.draw(args.folder)
+    return own_load.draw(args.folder)
 
 
 def _serve_reference(args: argparse.Namespace) -> int:
-    from inference_lab.serving import serve_reference
+    from inference_lab.stream_load.reference import serve_reference
 
     return serve_reference.run(args)
 
 
 def _vllm_install(args: argparse.Namespace) -> str:
-    from inference_lab.serving import vllm_install
+    from inference_lab.stream_load.servers import vllm_install
 
     return vllm_install.install(args.folder, args.python)
 
 
 def _vllm_check(args: argparse.Namespace) -> str:
-    from inference_lab.serving import vllm_install
+    from inference_lab.stream_load.servers import vllm_install
 
     return vllm_install.described(vllm_install.find_environment(args.folder))
 
 
 def _vllm_trace(args: argparse.Namespace) -> str:
-    from inference_lab.serving import vllm_trace
+    from inference_lab.stream_load.servers import vllm_trace
 
     return vllm_trace.trace(args.folder, args.output, write=args.write)
 
 
 def _verify(args: argparse.Namespace) -> str:
-    from inference_lab import loads, stages, verification
+    from inference_lab.commands import own_load, run_stage, verify
     from inference_lab.records.config import load_config
 
-    stages.check_code()
+    run_stage.check_code()
     walk = chain.Chain(args.config or load_config())
     if args.receipt:
-        return verification.verify_stage(walk, args.receipt)
+        return verify.verify_stage(walk, args.receipt)
     if not args.experiment:
-        return verification.checked(verification.verify_checkout(walk))
-    findings: list[verification.Finding] = []
+        return verify.checked(verify.verify_checkout(walk))
+    findings: list[verify.Finding] = []
     for name in args.experiment:
-        load = loads.around(Path(name)) if name not in walk.experiments else None
-        findings += verification.verify(load or walk, list(load.experiments) if load else [name], {})
-    return verification.checked(findings)
+        load = own_load.around(Path(name)) if name not in walk.experiments else None
+        findings += verify.verify(load or walk, list(load.experiments) if load else [name], {})
+    return verify.checked(findings)
 
 
 def _explain(args: argparse.Namespace) -> str:
-    from inference_lab import loads
-    from inference_lab.explanation import explain
+    from inference_lab.commands import own_load
+    from inference_lab.commands.explain import explain
     from inference_lab.records.config import load_config
 
     # An SVG says something of itself outside a checkout, too.
     config = load_config() if Path("config.yaml").exists() else {"experiments": {}}
-    return explain(args.file, loads.around(args.file) or chain.Chain(config))
+    return explain(args.file, own_load.around(args.file) or chain.Chain(config))
 
 
 def _records(_: argparse.Namespace) -> str:
@@ -325,46 +251,23 @@ def _records(_: argparse.Namespace) -> str:
 
 
 def _compare(args: argparse.Namespace) -> str:
-    from inference_lab.comparison import compare
+    from inference_lab.commands.compare import compare
 
     return compare(args.one, args.other)
 
 
-@contextlib.contextmanager
-def progress(label: str) -> Generator[Callable[[int, int], None]]:
-    """A function that is told (done, total): a bar on a terminal, a line every tenth elsewhere."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress
-
-        with Progress(console=Console(stderr=True)) as bar:
-            task = bar.add_task(label, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-        return
-    said = -1
-
-    def plain(done: int, total: int) -> None:
-        nonlocal said
-        if (tenth := 10 * done // total) > said:
-            said = tenth
-            with contextlib.suppress(BrokenPipeError):  # nobody listens; what is measured is recorded
-                print(f"{label}: {done} of {total} rounds", file=sys.stderr, flush=True)
-
-    yield plain
-
-
 def seed_measure(words: Sequence[str] | None = None) -> int:
     """Exit status of `p2-inference-systems`: a seed measurement into a raw file of any name."""
-    from inference_lab import seed
+    from inference_lab.commands import standalone
 
-    return seed.measure(words)
+    return standalone.measure(words)
 
 
 def seed_summary(words: Sequence[str] | None = None) -> int:
     """Exit status of `p2-inference-systems-summary`: summary, figures and knee of a raw file."""
-    from inference_lab import seed
+    from inference_lab.commands import standalone
 
-    return seed.summary(words)
+    return standalone.summary(words)
 
 
-__all__ = ["main", "progress", "run", "seed_measure", "seed_summary"]
+__all__ = ["main", "seed_measure", "seed_summary"]

@@ -6,7 +6,7 @@ import unittest
 
 from inference_lab.errors import ConfigError
 from inference_lab.experiments.capacity import COLUMNS, measure, rows
-from inference_lab.kv_capacity import PUBLISHED_MODELS
+from inference_lab.mechanisms.kv_capacity import PUBLISHED_MODELS
 
 SECTION = {
     "vary": {"dtype": ["float32", "float16", "bfloat16", "int8"]},

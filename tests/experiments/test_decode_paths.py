@@ -6,10 +6,10 @@ from unittest import mock
 
 import numpy as np
 
-from inference_lab import attention
 from inference_lab.errors import ConfigError, InputError, MeasurementRefused
 from inference_lab.experiments import decode_paths
 from inference_lab.experiments.decode_paths import bind, cells, inputs
+from inference_lab.mechanisms import attention
 
 SECTION: dict[str, Any] = {
     "by": "decode_paths",
@@ -178,7 +178,7 @@ class OracleTest(unittest.TestCase):
 
     def test_it_is_made_by_processes_of_this_module(self) -> None:
         """Measuring starts fresh processes of this very module, whose sources the record rests on."""
-        with mock.patch("inference_lab.benchmark.measure") as measure:
+        with mock.patch("inference_lab.timing.protocol.measure") as measure:
             decode_paths.measure(SECTION, print)
         measure.assert_called_once_with(decode_paths.__name__, SECTION, print)
 

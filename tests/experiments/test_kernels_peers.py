@@ -11,7 +11,7 @@ import numpy as np
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import kernels_peers
 from inference_lab.records.config import load_config
-from inference_lab.serving import vllm_install
+from inference_lab.stream_load.servers import vllm_install
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = [f"kernels_peers_{kind}" for kind in ("full", "decode", "gqa", "prefill")]

@@ -7,7 +7,7 @@ import numpy as np
 
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import multi_head
-from inference_lab.multi_head_attention import multi_head_attention
+from inference_lab.mechanisms.multi_head import multi_head_attention
 
 FIXED = {"batch_size": 2, "sequence_length": 5, "d_model": 24, "num_heads": 6, "dtype": "float32", "seed": 42}
 COMMON = {"baseline": "preallocated", "replica": True}

@@ -6,7 +6,7 @@ import unittest
 
 from inference_lab.errors import ConfigError
 from inference_lab.experiments.observations import COLUMNS, measure, rows
-from inference_lab.ndarray_semantics import OBSERVATIONS
+from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
 
 NAMES = [look.__name__ for look in OBSERVATIONS]
 

@@ -62,7 +62,7 @@ class TestP2(unittest.TestCase):
     def test_without_the_semaphore(self) -> None:
         """Take the gate away and what was claimed of it is refuted; the server's batch of 2 stays."""
         endless = asyncio.Semaphore(10**6)
-        with mock.patch("inference_lab.serving.driver.asyncio.Semaphore", return_value=endless):
+        with mock.patch("inference_lab.stream_load.driver.asyncio.Semaphore", return_value=endless):
             found = verdicts(simulated())
         refuted = {name for name, verdict in found.items() if verdict == "Refuted"}
         self.assertEqual(refuted, {"sim-gate-4", "sim-gate-2", "sim-two-gates", "sim-batch-4-unfilled"})

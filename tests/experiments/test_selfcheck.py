@@ -9,13 +9,13 @@ from unittest import mock
 
 import numpy as np
 
-from inference_lab import environment
 from inference_lab.analysis.selfcheck import trials
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import selfcheck
 from inference_lab.experiments.selfcheck import bind, effect, measure, products_per_call, with_products
 from inference_lab.records.raw import read_samples
 from inference_lab.records.record import Measurement, Record
+from inference_lab.timing import machine
 from tests import checkout
 
 PATHS = ["preallocated", "null_1", "plus_5", "plus_10"]
@@ -122,7 +122,7 @@ class MeasureTest(unittest.TestCase):
     def setUp(self) -> None:
         """No thread variable of this shell contradicts the section."""
         self.enterContext(contextlib.chdir(checkout.ROOT))
-        self.enterContext(mock.patch.dict(os.environ, dict.fromkeys(environment.THREAD_VARIABLES, "1")))
+        self.enterContext(mock.patch.dict(os.environ, dict.fromkeys(machine.THREAD_VARIABLES, "1")))
 
     def test_each_run_is_a_measurement(self) -> None:
         """Runs follow each other with processes numbered through; what each saw is kept apart."""
@@ -143,7 +143,7 @@ class MeasureTest(unittest.TestCase):
                 {"blas": {"threads": 1}, "thread_variables": {}, "others_used_cores": first_process},
             )
 
-        with mock.patch("inference_lab.benchmark.measure", one):
+        with mock.patch("inference_lab.timing.protocol.measure", one):
             section = {**SECTION, "runs": 3, "processes": 3}
             found = measure(section, lambda done, total: told.append((done, total)))
         self.assertEqual(numbers, [0, 3, 6])

@@ -12,8 +12,8 @@ from unittest import mock
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import sweep
-from inference_lab.serving.record_file import NAME
-from inference_lab.serving.server_process import Server
+from inference_lab.stream_load.record_file import NAME
+from inference_lab.stream_load.servers.server_process import Server
 from tests.loads import request
 
 FIXED = {"requests": 2, "input_tokens": 8, "output_tokens": 3, "max_num_seqs": 4, "seed": 1}
@@ -74,8 +74,8 @@ def measured(servers: Servers, section: Mapping[str, Any]) -> sweep.Measurement:
     with (
         mock.patch.object(sweep, "start_server", servers.start),
         mock.patch.object(sweep, "_client", servers.load),
-        mock.patch("inference_lab.serving.scraper.get", return_value=None),
-        mock.patch.object(sweep.environment, "wait_until_quiet", return_value=0.0),
+        mock.patch("inference_lab.stream_load.servers.scraper.get", return_value=None),
+        mock.patch.object(sweep.machine, "wait_until_quiet", return_value=0.0),
         contextlib.redirect_stderr(io.StringIO()),
     ):
         return sweep.measure(section, lambda *_: None)

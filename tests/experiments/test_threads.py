@@ -12,10 +12,10 @@ from unittest import mock
 
 import numpy as np
 
-from inference_lab import environment
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.experiments import threads
 from inference_lab.records.record import Measurement
+from inference_lab.timing import machine
 
 PATHS = ["preallocated", "no_cache", "preallocated_beside_busy", "no_cache_beside_busy"]
 SECTION: dict[str, Any] = {
@@ -66,16 +66,16 @@ class NeighbourTest(unittest.TestCase):
     def test_it_is_busy_only_while_told(self) -> None:
         """Stopped at first and after; within `busy` it has spent time on the one core it may use."""
         self.until("T")
-        before = environment.process_s(self.pid)
+        before = machine.process_s(self.pid)
         with self.neighbour.busy():
             self.assertEqual(state_of(self.pid), "R")
-            self.assertGreater(environment.process_s(self.pid), before)
+            self.assertGreater(machine.process_s(self.pid), before)
             self.assertEqual(os.sched_getaffinity(self.pid), {self.core})
         self.until("T")
-        spent = environment.process_s(self.pid)
+        spent = machine.process_s(self.pid)
         with self.neighbour.idle():
             self.assertEqual(state_of(self.pid), "T")
-        self.assertEqual(environment.process_s(self.pid), spent)
+        self.assertEqual(machine.process_s(self.pid), spent)
 
     def test_a_failure_stops_it(self) -> None:
         """A call that raises leaves the neighbour stopped."""
@@ -86,7 +86,7 @@ class NeighbourTest(unittest.TestCase):
     def test_a_neighbour_without_its_core_is_refused(self) -> None:
         """A spinner that gets no time is no busy neighbour: nothing is measured beside it."""
         with (
-            mock.patch.object(environment, "process_s", return_value=1.0),
+            mock.patch.object(machine, "process_s", return_value=1.0),
             self.assertRaisesRegex(MeasurementRefused, "got no time on its core"),
             self.neighbour.busy(patience_s=0.0),
         ):
@@ -150,7 +150,7 @@ class BindTest(unittest.TestCase):
     def test_the_manifest_names_the_neighbours(self) -> None:
         """The record says how many cores were kept busy beside each path, and which core that was."""
         made = Measurement("timing", {}, {}, {"oracle": []}, {"steal_cores": None})
-        with mock.patch("inference_lab.benchmark.measure", return_value=made) as measured:
+        with mock.patch("inference_lab.timing.protocol.measure", return_value=made) as measured:
             found = threads.measure(SECTION, print)
         measured.assert_called_once_with(threads.__name__, SECTION, print)
         self.assertEqual(

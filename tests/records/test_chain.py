@@ -77,22 +77,24 @@ class StalenessTest(unittest.TestCase):
 
         cases: dict[str, tuple[Callable[[], object], list[str], str]] = {
             "an operator in a measured source": (
-                lambda: edit(f"{SOURCE}attention.py", "* y", "/ y"),
+                lambda: edit(f"{SOURCE}mechanisms/attention.py", "* y", "/ y"),
                 MEASURED,
-                f"{SOURCE}attention.py changed",
+                f"{SOURCE}mechanisms/attention.py changed",
             ),
             "an import more in a measured source": (
-                lambda: edit(f"{SOURCE}benchmark.py", "clock", "import inference_lab.unused\nclock"),
+                lambda: edit(f"{SOURCE}timing/protocol.py", "clock", "import inference_lab.unused\nclock"),
                 MEASURED,
                 f"{SOURCE}unused.py is new",
             ),
             "a comment in a measured source": (
-                lambda: edit(f"{SOURCE}attention.py", "# a comment", "# another"),
+                lambda: edit(f"{SOURCE}mechanisms/attention.py", "# a comment", "# another"),
                 [],
                 "",
             ),
             "an annotation in a measured source": (
-                lambda: edit(f"{SOURCE}attention.py", "(x, y=2):", "(x: float, y: float = 2) -> float:"),
+                lambda: edit(
+                    f"{SOURCE}mechanisms/attention.py", "(x, y=2):", "(x: float, y: float = 2) -> float:"
+                ),
                 [],
                 "",
             ),
@@ -164,9 +166,9 @@ class StalenessTest(unittest.TestCase):
 
     def test_a_change_taken_back_is_no_change(self) -> None:
         """A source that says again what it said when it was measured leaves the record current."""
-        edit(f"{SOURCE}attention.py", "* y", "/ y")
+        edit(f"{SOURCE}mechanisms/attention.py", "* y", "/ y")
         self.assertNotEqual(stale(), {})
-        edit(f"{SOURCE}attention.py", "/ y", "* y")
+        edit(f"{SOURCE}mechanisms/attention.py", "/ y", "* y")
         self.assertEqual(stale(), {})
 
     def test_each_stage_depends_on_its_own_part_of_the_config(self) -> None:
@@ -202,7 +204,7 @@ class StalenessTest(unittest.TestCase):
         raw = Path(AT, "raw.csv")
         was, digest = raw.read_text(), sha256_file(raw)
         raw.write_text(was.replace("2000000", "1000000"))
-        edit(f"{SOURCE}attention.py", "* y", "/ y")  # even when the record is stale as well
+        edit(f"{SOURCE}mechanisms/attention.py", "* y", "/ y")  # even when the record is stale as well
         cases: list[tuple[Callable[[], object], list[str]]] = [
             (lambda: None, ["results/m1/raw.csv: differs", digest, sha256_file(raw)]),
             (raw.unlink, ["results/m1/raw.csv: missing"]),
@@ -225,7 +227,7 @@ class StalenessTest(unittest.TestCase):
     def test_a_record_outlives_the_module_that_measured_it(self) -> None:
         """Without that module nothing measures and the record is read; a missing summary alone is made."""
         shutil.rmtree(f"{SOURCE}experiments")
-        Path(f"{SOURCE}benchmark.py").unlink()
+        Path(f"{SOURCE}timing/protocol.py").unlink()
         self.assertEqual(stale(), {})
         self.assertTrue(Chain(CONFIG).read_only("m1"))
         Path(f"{AT}/summary.csv").unlink()
@@ -265,7 +267,7 @@ class StalenessTest(unittest.TestCase):
         """No change, no --forceall and no -R measure touches a manual record; its own name does."""
         manual = copy.deepcopy(CONFIG)
         manual["experiments"]["m1"]["refresh"] = "manual"
-        edit(f"{SOURCE}attention.py", "* y", "/ y")
+        edit(f"{SOURCE}mechanisms/attention.py", "* y", "/ y")
         self.assertEqual(stale(manual), {})
         self.assertNotIn("m1 measure", stale(manual, Asked(frozenset({"measure"}), everything=True)))
         for name in ("measure_manual", f"{AT}/manifest.json"):

@@ -18,7 +18,8 @@ from tests import checkout
 CHECK = """
 import sys
 from inference_lab.errors import MeasurementRefused
-from inference_lab import kv_capacity, errors
+from inference_lab import errors
+from inference_lab.mechanisms import kv_capacity
 {}
 from inference_lab.records import installed
 try:
@@ -146,7 +147,7 @@ class RunningTest(Folder):
         shutil.copytree(
             checkout.ROOT / "src/inference_lab", package, ignore=shutil.ignore_patterns("__pycache__")
         )
-        source = package / "kv_capacity.py"
+        source = package / "mechanisms/kv_capacity.py"
         for elsewhere in ({}, {"PYTHONPYCACHEPREFIX": str(self.folder / "bytecode")}):
             with self.subTest(elsewhere):
                 at = {"PYTHONPATH": str(self.folder / "src"), **elsewhere}

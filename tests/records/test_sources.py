@@ -168,40 +168,48 @@ class ClosureTest(unittest.TestCase):
         self.assertEqual(
             list(Sources().closure("experiments.decode_paths")),
             [
-                "src/inference_lab/attention.py",
-                "src/inference_lab/benchmark.py",
                 "src/inference_lab/experiments/decode_paths.py",
+                "src/inference_lab/mechanisms/attention.py",
+                "src/inference_lab/timing/__init__.py",
+                "src/inference_lab/timing/protocol.py",
             ],
         )
 
     def test_errors_and_records_stand_outside(self) -> None:
         """A change in errors, records or what shows a load's progress changes no closure."""
-        Path("src/inference_lab/serving").mkdir()
-        Path("src/inference_lab/serving/progress.py").touch()
-        checkout.edit("src/inference_lab/benchmark.py", "clock = 1", "import inference_lab.serving.progress")
+        Path("src/inference_lab/stream_load").mkdir()
+        Path("src/inference_lab/stream_load/progress.py").touch()
+        checkout.edit(
+            "src/inference_lab/timing/protocol.py", "clock = 1", "import inference_lab.stream_load.progress"
+        )
         before = Sources().closure("experiments.decode_paths")
-        for path in ("errors.py", "records/raw.py", "unused.py", "serving/progress.py"):
+        for path in ("errors.py", "records/raw.py", "unused.py", "stream_load/progress.py"):
             Path("src/inference_lab", path).write_text("import pandas\nchanged = True\n")
         self.assertEqual(Sources().closure("experiments.decode_paths"), before)
 
     def test_circles_and_packages_are_followed_to_their_end(self) -> None:
         """Modules that import each other are each counted once; a package counts by its __init__."""
-        Path("src/inference_lab/benchmark.py").write_text(
-            "from inference_lab import experiments, attention\n"
+        Path("src/inference_lab/timing/protocol.py").write_text(
+            "from inference_lab import experiments\nfrom inference_lab.mechanisms import attention\n"
         )
         checkout.edit(
-            "src/inference_lab/attention.py", "import numpy", "import inference_lab.benchmark, numpy"
+            "src/inference_lab/mechanisms/attention.py",
+            "import numpy",
+            "import inference_lab.timing.protocol, numpy",
         )
-        found = list(Sources().closure("attention"))
-        self.assertEqual([Path(path).stem for path in found], ["attention", "benchmark", "__init__"])
+        found = list(Sources().closure("mechanisms.attention"))
+        self.assertEqual(
+            [Path(path).stem for path in found], ["__init__", "__init__", "attention", "protocol"]
+        )
 
     def test_a_change_far_down_is_a_change(self) -> None:
         """An operator changed in a module that a function imports changes that module's digest alone."""
         before = Sources().closure("experiments.decode_paths")
-        checkout.edit("src/inference_lab/attention.py", "* y", "/ y")
+        checkout.edit("src/inference_lab/mechanisms/attention.py", "* y", "/ y")
         after = Sources().closure("experiments.decode_paths")
         self.assertEqual(
-            {path for path in after if after[path] != before[path]}, {"src/inference_lab/attention.py"}
+            {path for path in after if after[path] != before[path]},
+            {"src/inference_lab/mechanisms/attention.py"},
         )
 
     def test_what_cannot_be_followed_is_refused(self) -> None:
@@ -217,17 +225,17 @@ class ClosureTest(unittest.TestCase):
             Sources().closure("figures.none")
         for text, words in broken.items():
             with self.subTest(text):
-                Path("src/inference_lab/benchmark.py").write_text(text, errors="surrogateescape")
+                Path("src/inference_lab/timing/protocol.py").write_text(text, errors="surrogateescape")
                 with self.assertRaisesRegex(ConfigError, words) as raised:
                     Sources().closure("experiments.decode_paths")
-                self.assertIn("src/inference_lab/benchmark.py", str(raised.exception))
+                self.assertIn("src/inference_lab/timing/protocol.py", str(raised.exception))
                 self.assertNotIn("\n", str(raised.exception))
 
     def test_another_folder_is_no_checkout(self) -> None:
         """Outside a checkout the way out is told: go into one."""
         Path("elsewhere").mkdir()
         with contextlib.chdir("elsewhere"):
-            for reads in (lambda: Sources().closure("attention"), lambda: Sources().pinned):
+            for reads in (lambda: Sources().closure("mechanisms.attention"), lambda: Sources().pinned):
                 with self.assertRaisesRegex(
                     ConfigError, "no such f.*; run this in a checkout of the project"
                 ):
@@ -264,9 +272,11 @@ class ClosureTest(unittest.TestCase):
         Path("pyproject.toml").write_text(
             '[tool.uv]\nconstraint-dependencies = ["Prometheus_Client==0.26.0", "PyYAML == 6.0.4"]\n'
         )
-        Path("src/inference_lab/attention.py").write_text("import yaml\nimport prometheus_client.parser\n")
+        Path("src/inference_lab/mechanisms/attention.py").write_text(
+            "import yaml\nimport prometheus_client.parser\n"
+        )
         self.assertEqual(
-            Sources().pins(["src/inference_lab/attention.py"]),
+            Sources().pins(["src/inference_lab/mechanisms/attention.py"]),
             {"prometheus-client": "0.26.0", "pyyaml": "6.0.4"},
         )
 
@@ -288,10 +298,10 @@ class ClosureTest(unittest.TestCase):
 
     def test_bytecode_of_a_stage_is_dropped(self) -> None:
         """What Python would trust by time and size alone goes for the files named, wherever it lies."""
-        here = Path("src/inference_lab/__pycache__")
+        here = Path("src/inference_lab/mechanisms/__pycache__")
         elsewhere = Path("bytecode").resolve()
         self.enterContext(mock.patch.object(sys, "pycache_prefix", str(elsewhere)))
-        for cache in (here, elsewhere / Path("src/inference_lab").resolve().relative_to("/")):
+        for cache in (here, elsewhere / Path("src/inference_lab/mechanisms").resolve().relative_to("/")):
             self.check_dropped(cache)
 
     def check_dropped(self, cache: Path) -> None:
@@ -304,7 +314,7 @@ class ClosureTest(unittest.TestCase):
         ):
             (cache / name).touch()
         for _ in range(2):
-            Sources().drop_bytecode(["src/inference_lab/attention.py"])
+            Sources().drop_bytecode(["src/inference_lab/mechanisms/attention.py"])
             self.assertEqual([path.name for path in cache.iterdir()], ["attention_.cpython-311.pyc"])
 
 

@@ -16,11 +16,11 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.analysis.timing import summarise
-from inference_lab.environment import THREAD_VARIABLES, machine
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import decode_paths, threads
 from inference_lab.records.raw import read_samples
 from inference_lab.records.record import Measurement, Record
+from inference_lab.timing.machine import THREAD_VARIABLES, machine
 from tests import checkout
 
 TIMES = int(os.environ.get("INFERENCE_LAB_TIMES", "3"))

@@ -26,7 +26,7 @@ from inference_lab.records.config import load_config
 from inference_lab.records.installed import digest_in_record
 from inference_lab.records.layout import Step
 from inference_lab.records.sources import Sources, normal
-from inference_lab.serving.reference_process import reference_server
+from inference_lab.stream_load.reference.reference_process import reference_server
 from tests.checkout import ROOT
 
 HOOK = """
@@ -44,10 +44,10 @@ module.measure(json.loads(sys.argv[1]), lambda done, total: None)
 """
 DERIVE = """
 import json, sys
-from inference_lab import stages
+from inference_lab.commands import run_stage
 from inference_lab.records.chain import Chain
 walk = Chain(json.loads(sys.argv[1]))
-stages.texts(next(step for step in walk.steps(sys.argv[2]) if step.receipt == sys.argv[3]))
+run_stage.texts(next(step for step in walk.steps(sys.argv[2]) if step.receipt == sys.argv[3]))
 """
 SMALL = {
     **dict.fromkeys(("processes", "rounds", "runs", "warmups", "servers"), 1),
@@ -55,7 +55,7 @@ SMALL = {
     "server": {"kind": "reference"},  # vLLM's own processes run in another environment, by files of their own
 }
 # What carries a stage out, whatever it is; it decides where results stand, not what they are.
-DISPATCH = {"src/inference_lab/stages.py", "src/inference_lab/environment.py"}
+DISPATCH = {"src/inference_lab/commands/run_stage.py", "src/inference_lab/timing/machine.py"}
 # What checks a prediction: it can refuse one, and changes no verdict.
 SCHEMA = "workflow/schemas/prediction.schema.yaml"
 # Taken where they are found and not required: by numpy.f2py, which scipy imports, to read Fortran, and by
@@ -63,14 +63,14 @@ SCHEMA = "workflow/schemas/prediction.schema.yaml"
 OPTIONAL = {"charset-normalizer", "idna"}
 STARTED = {  # children that must have been watched, or the hook saw nothing
     "threads": "experiments/spinner",
-    "p2": "serving/serve_reference",
-    "calibration": "serving/load_command",
-    "sweep": "serving/serve_reference",
-    "decode_paths": "attention",
-    "multi_head": "multi_head_attention",
-    "selfcheck": "attention",
-    "observations": "ndarray_semantics",
-    "capacity": "kv_capacity",
+    "p2": "stream_load/reference/serve_reference",
+    "calibration": "stream_load/load_command",
+    "sweep": "stream_load/reference/serve_reference",
+    "decode_paths": "mechanisms/attention",
+    "multi_head": "mechanisms/multi_head",
+    "selfcheck": "mechanisms/attention",
+    "observations": "mechanisms/numpy_semantics",
+    "capacity": "mechanisms/kv_capacity",
 }
 
 
@@ -131,7 +131,7 @@ def distributions(files: set[str]) -> set[str]:
 def recording() -> set[str]:
     """`errors` and `records`, for which the schema number stands, and what shows a load's progress."""
     at = ROOT / "src/inference_lab"
-    left_out = (at / "errors.py", at / "serving/progress.py", *at.glob("records/*.py"))
+    left_out = (at / "errors.py", at / "stream_load/progress.py", *at.glob("records/*.py"))
     return {path.relative_to(ROOT).as_posix() for path in left_out}
 
 
@@ -190,10 +190,10 @@ class Closure(unittest.TestCase):
                 "--output",
                 f"{folder}/run1",
             ]
-            status, said, files = opened("-m", "inference_lab.serving.load_command", *words)
+            status, said, files = opened("-m", "inference_lab.stream_load.load_command", *words)
             self.assertEqual(status, 0, said)
             seen = self.covers(layout.measure_step(f"{folder}/run1/", {}), files, beside=set())
-            self.assertIn("src/inference_lab/serving/client.py", seen)
+            self.assertIn("src/inference_lab/stream_load/client/client.py", seen)
 
     def test_deriving(self) -> None:
         """Every summary, figure, page and article opens no source and no file its receipt does not name."""

@@ -23,10 +23,10 @@ import jinja2
 import yaml
 from jinja2 import nodes
 
-from inference_lab import seed
 from inference_lab.analysis.article import render
+from inference_lab.commands import standalone
 from inference_lab.experiments.observations import COLUMNS, rows
-from inference_lab.ndarray_semantics import OBSERVATIONS
+from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
 from inference_lab.records.chain import Chain
 from inference_lab.records.config import load_config
 from inference_lab.records.files import canonical
@@ -242,11 +242,11 @@ class DeclarationsTest(FromTheTop):
 
     def test_seed_section_is_the_configs(self) -> None:
         """The seed command's built-in conditions and judgement are those of m1-batch-size-scan."""
-        name, conditions = seed.SECTIONS["batch-size"]
+        name, conditions = standalone.SECTIONS["batch-size"]
         section = load_config()["experiments"][name]
         self.assertEqual(name, "m1-batch-size-scan")
         self.assertEqual(canonical(conditions), canonical(section["measure"]))
-        self.assertEqual(canonical(seed.JUDGE), canonical(section["judge"]))
+        self.assertEqual(canonical(standalone.JUDGE), canonical(section["judge"]))
 
     def test_every_experiment_is_predicted(self) -> None:
         """Each experiment of the config has a valid prediction with at least one claim."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.records.requests import read_requests
-from inference_lab.serving.load_command import __name__ as load_command
-from inference_lab.serving.record_file import PARTIAL
-from inference_lab.serving.reference_process import reference_server
+from inference_lab.stream_load.load_command import __name__ as load_command
+from inference_lab.stream_load.record_file import PARTIAL
+from inference_lab.stream_load.reference.reference_process import reference_server
 
 _KILLS = 12
 _CONCURRENCY = 8

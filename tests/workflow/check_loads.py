@@ -12,9 +12,10 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from inference_lab import cli, loads
+from inference_lab import cli
+from inference_lab.commands import own_load
 from inference_lab.records import installed
-from inference_lab.serving.reference_process import reference_server
+from inference_lab.stream_load.reference.reference_process import reference_server
 
 
 class TestLoads(unittest.TestCase):
@@ -27,7 +28,7 @@ class TestLoads(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         """A load as a user starts it, with no option but where and how much; no calibration is near."""
-        cls.enterClassContext(mock.patch.object(loads, "CALIBRATION", "none"))
+        cls.enterClassContext(mock.patch.object(own_load, "CALIBRATION", "none"))
         cls.enterClassContext(mock.patch.object(installed, "check_loaded"))  # tests, too, are loaded here
         cls.base_url = cls.enterClassContext(reference_server(["--ttft-ms", "2", "--itl-ms", "1"]))
         cls.made = Path(cls.enterClassContext(tempfile.TemporaryDirectory()), "run1")
@@ -69,7 +70,7 @@ class TestLoads(unittest.TestCase):
         self.assertEqual((manifest["kind"], manifest["experiment"]), ("serving", "run1/"))
         self.assertEqual(manifest["command"][0], "load")
         self.assertEqual(manifest["model"], "reference")
-        self.assertIn("src/inference_lab/serving/client.py", manifest["inputs"])
+        self.assertIn("src/inference_lab/stream_load/client/client.py", manifest["inputs"])
 
     def test_summarise_again(self) -> None:
         """A summary that holds is left alone; one that is gone is the same again."""

@@ -15,9 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = (
-    "tests.test_attention_oracle",
-    "tests.test_attention_caches",
-    "tests.test_attention_contract",
+    "tests.mechanisms.test_attention_oracle",
+    "tests.mechanisms.test_attention_caches",
+    "tests.mechanisms.test_attention_contract",
 )
 FAILED = re.compile(r"^(?:FAIL|ERROR): (\w+) \(tests\.([\w.]+)\)", re.MULTILINE)
 
@@ -98,7 +98,7 @@ FAULTS = (
           "    if kind is PreallocatedCache:\n"
           "        kept.length = 0\n"
           "    return kept"),
-    Fault("inputs not checked for finite values", "array_contract",
+    Fault("inputs not checked for finite values", "arrays",
           "if not finite.all():", "if False:"),
     Fault("checks only without -O", "attention",
           "    check_inputs(x, wq, wk, wv)\n    return no_cache(x",
@@ -135,15 +135,17 @@ class FaultsAreFoundTest(unittest.TestCase):
 
     def test_the_copy_is_what_is_tested_and_passes(self) -> None:
         """The subprocess imports the copy, and without a fault every test passes."""
-        where = outcome(self.folder, "-c", "import inference_lab.attention as a; print(a.__file__)")
-        self.assertEqual(Path(where.stdout.strip()), self.package / "attention.py", where.stderr)
+        where = outcome(
+            self.folder, "-c", "import inference_lab.mechanisms.attention as a; print(a.__file__)"
+        )
+        self.assertEqual(Path(where.stdout.strip()), self.package / "mechanisms/attention.py", where.stderr)
         whole = outcome(self.folder, "-m", "unittest", *TESTS)
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
     def test_every_fault_fails_a_test(self) -> None:
         """Each fault, alone in the copy, is found."""
         for fault in FAULTS:
-            module = self.package / f"{fault.module}.py"
+            module = self.package / "mechanisms" / f"{fault.module}.py"
             right = module.read_text(encoding="utf-8")
             with self.subTest(fault.name):
                 self.assertEqual(right.count(fault.old), 1, f"{fault.old!r} in {module.name}")

@@ -12,9 +12,9 @@ from pathlib import Path
 from tests.workflow.check_mutations_attention import FAILED, ROOT, outcome
 
 TESTS = (
-    "tests.test_multi_head_attention",
-    "tests.test_multi_head_attention_cached",
-    "tests.test_kv_capacity",
+    "tests.mechanisms.test_multi_head",
+    "tests.mechanisms.test_multi_head_cached",
+    "tests.mechanisms.test_kv_capacity",
 )
 
 
@@ -26,7 +26,7 @@ class Fault:
     old: str
     new: str
     test: str
-    module: str = "multi_head_attention"
+    module: str = "multi_head"
 
 
 ATTEND = "    output, weights = attention.attend(q.reshape(B, G, group * T, D), k, v, sees)\n"
@@ -155,16 +155,16 @@ class FaultsAreFoundTest(unittest.TestCase):
 
     def test_the_copy_passes(self) -> None:
         """The subprocess imports the copy, and without a fault every test passes."""
-        show = "import inference_lab.multi_head_attention as m; print(m.__file__)"
+        show = "import inference_lab.mechanisms.multi_head as m; print(m.__file__)"
         where = outcome(self.folder, "-c", show)
-        self.assertEqual(Path(where.stdout.strip()), self.package / "multi_head_attention.py", where.stderr)
+        self.assertEqual(Path(where.stdout.strip()), self.package / "mechanisms/multi_head.py", where.stderr)
         whole = outcome(self.folder, "-m", "unittest", *TESTS)
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
     def test_every_fault_fails_its_test(self) -> None:
         """Each fault, alone in the copy, is found by the test named beside it."""
         for fault in FAULTS:
-            module = self.package / f"{fault.module}.py"
+            module = self.package / "mechanisms" / f"{fault.module}.py"
             right = module.read_text(encoding="utf-8")
             with self.subTest(fault.name):
                 self.assertEqual(right.count(fault.old), 1, f"{fault.old!r} in {module.name}")

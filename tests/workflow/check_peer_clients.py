@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from inference_lab.serving.reference_process import reference_server
+from inference_lab.stream_load.reference.reference_process import reference_server
 
 _SCRIPT = Path(__file__).with_name("peer_clients.py")
 _SEEN = {"text": " t" * 5, "reasons": ["length"], "usage": [[3, 5, 8]], "ids": 1}

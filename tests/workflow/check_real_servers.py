@@ -3,8 +3,8 @@
 import random
 from collections.abc import Iterable
 
-from tests.serving.server_cases import CASES
-from tests.serving.test_real_servers import CaseTable, Cut, recorded
+from tests.stream_load.server_cases import CASES
+from tests.stream_load.test_real_servers import CaseTable, Cut, recorded
 
 _SHORT = [case for case in CASES if sum(map(len, case.writes)) < 20_000]
 

@@ -10,7 +10,11 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-GONE = ("src/inference_lab/benchmark.py", "src/inference_lab/attention.py", "src/inference_lab/experiments")
+GONE = (
+    "src/inference_lab/timing/protocol.py",
+    "src/inference_lab/mechanisms/attention.py",
+    "src/inference_lab/experiments",
+)
 
 
 class RebuildTest(unittest.TestCase):

@@ -15,11 +15,12 @@ from pathlib import Path
 from unittest import mock
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.serving.reference_process import reference_server
-from tests.serving.support import ask, record_of, serving
+from inference_lab.stream_load.reference.reference_process import reference_server
+from tests.stream_load.support import ask, record_of, serving
 
 _PARENT = (
-    "import os, sys, time; from inference_lab.serving.reference_process import reference_server\n"
+    "import os, sys, time\n"
+    "from inference_lab.stream_load.reference.reference_process import reference_server\n"
     "with reference_server(['--truth', sys.argv[1]]) as url: print(url, flush=True); time.sleep(60)"
 )
 
@@ -66,7 +67,7 @@ class TestReferenceProcess(unittest.TestCase):
 
     def test_a_server_that_dies(self) -> None:
         """Mid-stream that is a truncated answer with its tokens; afterwards nothing connects."""
-        command = [sys.executable, "-m", "inference_lab.serving.serve_reference", "--port", "0"]
+        command = [sys.executable, "-m", "inference_lab.stream_load.reference.serve_reference", "--port", "0"]
         with subprocess.Popen([*command, "--itl-ms", "1"], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["base_url"]
@@ -88,7 +89,13 @@ class TestReferenceProcess(unittest.TestCase):
         """A server that cannot start says so, and its starter is told."""
         with reference_server() as url:
             port = url.rpartition(":")[2].partition("/")[0]
-            command = [sys.executable, "-m", "inference_lab.serving.serve_reference", "--port", port]
+            command = [
+                sys.executable,
+                "-m",
+                "inference_lab.stream_load.reference.serve_reference",
+                "--port",
+                port,
+            ]
             ended = subprocess.run(command, capture_output=True, timeout=20, check=False)
         self.assertEqual(ended.returncode, 2)
         self.assertIn(f"cannot serve on 127.0.0.1:{port}", ended.stderr.decode())
@@ -99,7 +106,7 @@ class TestReferenceProcess(unittest.TestCase):
         def few_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 
-        command = [sys.executable, "-m", "inference_lab.serving.serve_reference", "--port", "0"]
+        command = [sys.executable, "-m", "inference_lab.stream_load.reference.serve_reference", "--port", "0"]
         with (
             tempfile.TemporaryFile() as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, preexec_fn=few_files) as process,
@@ -130,7 +137,13 @@ class TestReferenceProcess(unittest.TestCase):
 
         with tempfile.TemporaryDirectory() as folder:
             truth = Path(folder) / "truth.jsonl"
-            command = [sys.executable, "-m", "inference_lab.serving.serve_reference", "--port", "0"]
+            command = [
+                sys.executable,
+                "-m",
+                "inference_lab.stream_load.reference.serve_reference",
+                "--port",
+                "0",
+            ]
             command += ["--itl-ms", "1", "--truth", str(truth)]
             with subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=small_files
@@ -159,7 +172,7 @@ class TestReferenceProcess(unittest.TestCase):
             (["--ttft-ms", "nan"], "ttft_ms is nan"),
             (["--spread", "nan"], "spread is nan"),
         ):
-            command = [sys.executable, "-m", "inference_lab.serving.serve_reference", *words]
+            command = [sys.executable, "-m", "inference_lab.stream_load.reference.serve_reference", *words]
             ended = subprocess.run(command, capture_output=True, timeout=20, check=False)
             said = ended.stderr.decode()
             self.assertEqual((ended.returncode, said.count("\n")), (2, 1), said)

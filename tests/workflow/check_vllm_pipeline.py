@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from inference_lab import stages
 from inference_lab.analysis.report_page import report
 from inference_lab.analysis.rows import summary_rows
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.verdicts import evaluate, verdicts_csv
+from inference_lab.commands import run_stage
 from inference_lab.experiments import sweep
 from inference_lab.records import chain, store
 from inference_lab.records.config import load_config, read_yaml
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import Measurement, View
-from inference_lab.serving.reference_process import reference_server
+from inference_lab.stream_load.reference.reference_process import reference_server
 from tests.checkout import ROOT
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -151,9 +151,9 @@ class TestPipeline(unittest.TestCase):
         for name, section in self.sections.items():
             seen = view(name, section)
             for module in section["judge"]["figures"].values():
-                drawn = stages.stage_module(module).draw(seen)
+                drawn = run_stage.stage_module(module).draw(seen)
                 self.assertTrue(list(ElementTree.fromstring(drawn).iter(f"{SVG}path")))
-                self.assertEqual(stages.stage_module(module).draw(seen), drawn)
+                self.assertEqual(run_stage.stage_module(module).draw(seen), drawn)
             judged = evaluate(
                 load_prediction(Path(f"predictions/{name}.yaml")), seen, prediction_changed=False
             )

@@ -40,8 +40,7 @@ TOY = Path(__file__).with_name("toy")
 PROGRAMS = Path(sys.executable).parent
 TOY_PINS = ("toydep==1", "toyplot==1")
 NOT_COPIED = re.compile(  # what the toy replaces or does not need: every source is parsed at every plan
-    r"src/inference_lab/((experiments|figures)/(?!__init__)"
-    r"|array_contract|attention|kv_|multi_head_|ndarray_)"
+    r"src/inference_lab/(experiments|figures|mechanisms)/(?!__init__)"
 )
 COPIED = ("Snakefile", "workflow", "profiles", "src", "pyproject.toml", ".gitignore", ".gitattributes")
 WITHOUT_PROFILE = ("--workflow-profile", "none", "--cores", "1")

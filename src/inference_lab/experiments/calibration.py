@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from inference_lab import environment
 from inference_lab.errors import ConfigError
 from inference_lab.experiments.served import BothSides, words
 from inference_lab.records.record import Measurement
+from inference_lab.timing import machine
 
 PATHS = ("kernel", "user", "open_loop")  # open_loop: kernel stamps, Poisson arrivals
 
@@ -28,8 +28,8 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
     order = random.Random(fixed["seed"])
     sides = BothSides()
     total = section["rounds"] * len(counts) * len(paths)
-    waited_s = environment.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
-    with environment.Watch() as watch:
+    waited_s = machine.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
+    with machine.Watch() as watch:
         for round_number in range(section["rounds"]):
             for streams in order.sample(counts, len(counts)):
                 for path in order.sample(paths, len(paths)):

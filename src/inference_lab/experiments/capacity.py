@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from inference_lab.errors import ConfigError
-from inference_lab.kv_capacity import BYTES_PER_ELEMENT, GIB, PUBLISHED_MODELS, Capacity, KVShape
-from inference_lab.multi_head_attention import PreallocatedHeadCache
+from inference_lab.mechanisms.kv_capacity import BYTES_PER_ELEMENT, GIB, PUBLISHED_MODELS, Capacity, KVShape
+from inference_lab.mechanisms.multi_head import PreallocatedHeadCache
 from inference_lab.records.record import Measurement, tabulated
 
 COLUMNS = (

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_lab import attention, benchmark
-from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import ConfigError
+from inference_lab.mechanisms import attention
 from inference_lab.records.record import Measurement
+from inference_lab.timing import protocol
+from inference_lab.timing.protocol import Bench, Timed
 
 FloatArray = NDArray[np.floating[Any]]
 Inputs = tuple[FloatArray, FloatArray, FloatArray, FloatArray]
@@ -60,11 +61,11 @@ def bind(section: Mapping[str, Any]) -> Bench:
     for cell in all_inputs:
         B, T, C = cell[0].shape
         group = [Timed(path, partial(call, *cell), B, T, C) for path, call in calls.items()]
-        groups.append(benchmark.with_replica(group, section["baseline"]) if section["replica"] else group)
+        groups.append(protocol.with_replica(group, section["baseline"]) if section["replica"] else group)
     return Bench(
         groups,
         check=lambda: [finding for cell in all_inputs for finding in check(cell, section["paths"])],
-        data_sha256=benchmark.digest_of_arrays(*(array for cell in all_inputs for array in cell)),
+        data_sha256=protocol.digest_of_arrays(*(array for cell in all_inputs for array in cell)),
     )
 
 
@@ -110,8 +111,8 @@ def tolerance(cell: Inputs) -> float:
 
 def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
     """The measurement of a section, made by fresh processes of this module."""
-    return benchmark.measure("inference_lab.experiments.decode_paths", section, progress)
+    return protocol.measure("inference_lab.experiments.decode_paths", section, progress)
 
 
 if __name__ == "__main__":
-    raise SystemExit(benchmark.run_child(bind))
+    raise SystemExit(protocol.run_child(bind))

@@ -3,7 +3,7 @@
 Three kinds of sections: a full decode of one head (no `num_heads` under fixed), decode steps behind T cached
 tokens (`decode_steps`), a causal prefill of T tokens. The paths of a cell share inputs and rounds:
 
-    numpy   this package's fastest form: attention.preallocated, multi_head_attention.decode and .prefill
+    numpy   this package's fastest form: attention.preallocated, multi_head.decode and .prefill
     torch   scaled_dot_product_attention, K and V preallocated, one fused projection, query heads of a group
             as rows: the same work in the same order
     read    the bytes that the call has to read (weights, and K and V of the positions seen, at every step),
@@ -25,14 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from inference_lab import attention, benchmark
-from inference_lab.array_contract import Array
-from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.experiments import decode_paths, multi_head
 from inference_lab.experiments.multi_head import Cell
+from inference_lab.mechanisms import attention
+from inference_lab.mechanisms.arrays import Array
 from inference_lab.records.record import Measurement
-from inference_lab.serving import vllm_install
+from inference_lab.stream_load.servers import vllm_install
+from inference_lab.timing import protocol
+from inference_lab.timing.protocol import Bench, Timed
 
 Call = Callable[[], Array]
 _SITE = "INFERENCE_LAB_TORCH_SITE"  # from the measuring process to its children
@@ -195,7 +196,7 @@ def bind(section: Mapping[str, Any]) -> Bench:
         if isinstance(cell, Cell):
             axes = (B, cell.sequence_length, C, cell.num_heads, cell.num_kv_heads)
         group = [Timed(path, calls[path], *axes) for path in section["paths"]]
-        groups.append(benchmark.with_replica(group, section["baseline"]) if section["replica"] else group)
+        groups.append(protocol.with_replica(group, section["baseline"]) if section["replica"] else group)
     return Bench(
         groups,
         check=lambda: [
@@ -205,7 +206,7 @@ def bind(section: Mapping[str, Any]) -> Bench:
             if timed.kind == "sample" and timed.path in ("numpy", "torch")
             for finding in [_finding(timed, cell)]
         ],
-        data_sha256=benchmark.digest_of_arrays(*(array for cell in every for array in cell[:4])),
+        data_sha256=protocol.digest_of_arrays(*(array for cell in every for array in cell[:4])),
         facts={"torch": torch.__version__, "torch_threads": torch.get_num_threads(), "numpy": np.__version__},
     )
 
@@ -243,7 +244,7 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
         )
     os.environ[_SITE] = str(environment.site)
     try:
-        found = benchmark.measure("inference_lab.experiments.kernels_peers", section, progress)
+        found = protocol.measure("inference_lab.experiments.kernels_peers", section, progress)
     finally:
         del os.environ[_SITE]
     return replace(found, facts={**found.facts, "peer": environment.facts})
@@ -251,4 +252,4 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
 
 if __name__ == "__main__":
     sys.path += [os.environ[_SITE]]  # last: every package of this project goes first
-    raise SystemExit(benchmark.run_child(bind))
+    raise SystemExit(protocol.run_child(bind))

@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference_lab import benchmark
-from inference_lab.array_contract import Array
-from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import ConfigError
-from inference_lab.multi_head_attention import (
+from inference_lab.mechanisms.arrays import Array
+from inference_lab.mechanisms.multi_head import (
     DynamicHeadCache,
     FusedWeights,
     HeadCache,
@@ -32,6 +30,8 @@ from inference_lab.multi_head_attention import (
     prefill,
 )
 from inference_lab.records.record import Measurement
+from inference_lab.timing import protocol
+from inference_lab.timing.protocol import Bench, Timed
 
 Call = Callable[[], Array]
 
@@ -144,7 +144,7 @@ def bind(section: Mapping[str, Any]) -> Bench:
         B, _, C = cell.x.shape
         axes = (B, cell.sequence_length, C, cell.num_heads, cell.num_kv_heads)
         group = [Timed(path, PATHS[path](cell), *axes) for path in section["paths"]]
-        groups.append(benchmark.with_replica(group, section["baseline"]) if section["replica"] else group)
+        groups.append(protocol.with_replica(group, section["baseline"]) if section["replica"] else group)
     return Bench(
         groups,
         check=lambda: [
@@ -153,7 +153,7 @@ def bind(section: Mapping[str, Any]) -> Bench:
             for timed in group
             if timed.kind == "sample"
         ],
-        data_sha256=benchmark.digest_of_arrays(*(array for cell in all_cells for array in cell[:4])),
+        data_sha256=protocol.digest_of_arrays(*(array for cell in all_cells for array in cell[:4])),
     )
 
 
@@ -194,8 +194,8 @@ def last_output(cell: Cell) -> tuple[Array, float]:
 
 def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
     """The measurement of a section, made by fresh processes of this module."""
-    return benchmark.measure("inference_lab.experiments.multi_head", section, progress)
+    return protocol.measure("inference_lab.experiments.multi_head", section, progress)
 
 
 if __name__ == "__main__":
-    raise SystemExit(benchmark.run_child(bind))
+    raise SystemExit(protocol.run_child(bind))

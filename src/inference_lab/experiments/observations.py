@@ -5,7 +5,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from inference_lab.errors import ConfigError
-from inference_lab.ndarray_semantics import OBSERVATIONS, Observation
+from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS, Observation
 from inference_lab.records.record import Measurement, tabulated
 
 COLUMNS = ("observation", *(field.name for field in fields(Observation)))

@@ -9,16 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab import environment
 from inference_lab.errors import ConfigError
 from inference_lab.experiments.served import BothSides, words
 from inference_lab.records.record import Measurement
-from inference_lab.serving.driver import Driver
-from inference_lab.serving.exchange import Attempt, read_now
-from inference_lab.serving.schedule import Schedule
-from inference_lab.serving.scheduler import EngineSettings, Step
-from inference_lab.serving.simulation import InProcessServer, now_ns, run_in_virtual_time, sleep_until
-from inference_lab.serving.workload import Length, Workload
+from inference_lab.stream_load.client.exchange import Attempt, read_now
+from inference_lab.stream_load.driver import Driver
+from inference_lab.stream_load.reference.scheduler import EngineSettings, Step
+from inference_lab.stream_load.reference.simulation import (
+    InProcessServer,
+    now_ns,
+    run_in_virtual_time,
+    sleep_until,
+)
+from inference_lab.stream_load.schedule import Schedule
+from inference_lab.stream_load.workload import Length, Workload
+from inference_lab.timing import machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +52,8 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
     if axis != "setup" or set(names) - set(SETUPS):
         raise ConfigError(f"p2 varies setup over {', '.join(SETUPS)}; the section says {section['vary']}")
     sides = BothSides()
-    waited_s = environment.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
-    with environment.Watch() as watch:
+    waited_s = machine.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
+    with machine.Watch() as watch:
         for done, name in enumerate(names):
             simulate(name, fixed, sides)
             cell = {"transport": "http", "setup": name}

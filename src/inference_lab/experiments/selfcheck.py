@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inference_lab import attention, benchmark
-from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import ConfigError
 from inference_lab.experiments.decode_paths import cells, check
+from inference_lab.mechanisms import attention
 from inference_lab.records.record import Measurement
+from inference_lab.timing import protocol
+from inference_lab.timing.protocol import Bench, Timed
 
 BASE, PLUS = "preallocated", "plus_"
 PAIRS, PRODUCTS = 21, 1000  # of one calibration: a base call and about as long a loop of products, in turn
@@ -68,11 +69,11 @@ def bind(section: Mapping[str, Any]) -> Bench:
             Timed(path, with_products(base, product, round(per_call[str(T)] * effect(path) / 100)), B, T, C)
             for path in section["paths"]
         ]
-        groups.append(benchmark.with_replica(group, section["baseline"]))
+        groups.append(protocol.with_replica(group, section["baseline"]))
     return Bench(
         groups,
         check=lambda: [finding for cell in found for finding in check(cell, [BASE])],
-        data_sha256=benchmark.digest_of_arrays(*(array for cell in found for array in cell)),
+        data_sha256=protocol.digest_of_arrays(*(array for cell in found for array in cell)),
         facts={"products_per_call": per_call},
     )
 
@@ -96,7 +97,7 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
     """
     each = section["processes"] * section["rounds"]
     runs = [
-        benchmark.measure(
+        protocol.measure(
             "inference_lab.experiments.selfcheck",
             section,
             lambda done, _, before=run * each: progress(before + done, section["runs"] * each),
@@ -123,4 +124,4 @@ def _one_table(texts: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(benchmark.run_child(bind))
+    raise SystemExit(protocol.run_child(bind))

@@ -13,14 +13,14 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from inference_lab import environment
 from inference_lab.errors import MeasurementRefused
+from inference_lab.records import installed
 from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Measurement, csv_text
 from inference_lab.records.temporary import temporary_folder
-from inference_lab.serving import load_command
-from inference_lab.serving.record_file import INFO
-from inference_lab.serving.reference_process import reference_server
+from inference_lab.stream_load import load_command
+from inference_lab.stream_load.record_file import INFO
+from inference_lab.stream_load.reference.reference_process import reference_server
 
 _LIMIT_S = 300.0
 STEP_COLUMNS = (
@@ -93,7 +93,7 @@ class BothSides:
 
 def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> None:
     command = [sys.executable, "-m", load_command.__name__, "--die-with-parent", "--base-url", base_url]
-    variables = environment.of_child()
+    variables = installed.of_child()
     processes = [
         subprocess.Popen(
             [*command, "--output", str(folder), *words], stdout=subprocess.DEVNULL, env=variables

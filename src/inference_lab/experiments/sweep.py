@@ -15,16 +15,17 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from inference_lab import environment
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments.served import words
+from inference_lab.records import installed
 from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Measurement, csv_text
 from inference_lab.records.temporary import temporary_folder
-from inference_lab.serving import load_command
-from inference_lab.serving.record_file import INFO, NAME, PARTIAL
-from inference_lab.serving.scraper import Scraper, metrics_of
-from inference_lab.serving.server import STEP_COLUMNS, Server, start_server
+from inference_lab.stream_load import load_command
+from inference_lab.stream_load.record_file import INFO, NAME, PARTIAL
+from inference_lab.stream_load.servers.scraper import Scraper, metrics_of
+from inference_lab.stream_load.servers.server import STEP_COLUMNS, Server, start_server
+from inference_lab.timing import machine
 
 OF_LOAD = ("concurrency", "requests", "input_tokens", "output_tokens", "rate_per_s", "prefix_groups",
            "prefix_tokens", "vocab_size", "seed")  # fmt: skip
@@ -142,8 +143,8 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
     servers = list(_plan(section))
     recorded = Recorded(next(iter(section["vary"])), section["sample_s"])
     total, reasons = sum(len(loads) for _, loads in servers), list[str]()
-    waited_s = environment.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
-    with environment.Watch() as watch:
+    waited_s = machine.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
+    with machine.Watch() as watch:
         for settings, loads in servers:
             try:
                 recorded.serve(settings, loads, lambda done: progress(done, total))
@@ -191,7 +192,7 @@ def _client(base_url: str, folder: Path, load: Load) -> int | None:
     command += ["--output", str(folder), *words(prompt="ids", ignore_eos=True, name=load.name, **asks)]
     try:
         return subprocess.run(
-            command, stdout=subprocess.DEVNULL, timeout=_LIMIT_S, check=False, env=environment.of_child()
+            command, stdout=subprocess.DEVNULL, timeout=_LIMIT_S, check=False, env=installed.of_child()
         ).returncode
     except subprocess.TimeoutExpired:
         return None

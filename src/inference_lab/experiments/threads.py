@@ -17,12 +17,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from inference_lab import attention, benchmark, environment
-from inference_lab.benchmark import Bench, Timed
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import spinner
 from inference_lab.experiments.decode_paths import check, inputs, path_of
+from inference_lab.mechanisms import attention
 from inference_lab.records.record import Measurement
+from inference_lab.timing import machine, protocol
+from inference_lab.timing.protocol import Bench, Timed
 
 BESIDE_BUSY = "_beside_busy"
 SETTLE_S = 0.02  # before each call, idle or busy: two ticks of the kernel's clock, by which a spinner is seen
@@ -51,11 +52,11 @@ class Neighbour:
     @contextmanager
     def busy(self, patience_s: float = 1.0) -> Generator[None]:
         """The neighbour's core is busy. Raises MeasurementRefused when it gets no time on it."""
-        before, deadline = environment.process_s(self.process.pid), time.monotonic() + patience_s
+        before, deadline = machine.process_s(self.process.pid), time.monotonic() + patience_s
         self.process.send_signal(signal.SIGCONT)
         try:
             time.sleep(SETTLE_S)
-            while environment.process_s(self.process.pid) <= before:
+            while machine.process_s(self.process.pid) <= before:
                 if time.monotonic() > deadline:
                     raise MeasurementRefused("the neighbour got no time on its core; free the core")
                 time.sleep(SETTLE_S / 4)
@@ -90,16 +91,16 @@ def bind(section: Mapping[str, Any]) -> Bench:
         for path, call in calls.items()
     ]
     return Bench(
-        [benchmark.with_replica(group, section["baseline"]) if section["replica"] else group],
+        [protocol.with_replica(group, section["baseline"]) if section["replica"] else group],
         check=lambda: check(cell, list(dict.fromkeys(plain.values()))),
-        data_sha256=benchmark.digest_of_arrays(*cell),
+        data_sha256=protocol.digest_of_arrays(*cell),
     )
 
 
 def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
     """The measurement of a section; the manifest says how many cores were kept busy beside each path."""
     core = neighbour_core()
-    found = benchmark.measure("inference_lab.experiments.threads", section, progress)
+    found = protocol.measure("inference_lab.experiments.threads", section, progress)
     neighbours = {path: int(path.endswith(BESIDE_BUSY)) for path in section["paths"]}
     return replace(
         found,
@@ -109,4 +110,4 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
 
 
 if __name__ == "__main__":
-    raise SystemExit(benchmark.run_child(bind))
+    raise SystemExit(protocol.run_child(bind))

@@ -27,6 +27,8 @@ from inference_lab.records.sources import PACKAGE, PINS_FILE, SOURCE_ROOT
 # uv and virtualenv write it into an environment, and no RECORD lists it.
 _OF_THE_ENVIRONMENT = {"_virtualenv"}
 _WAY_OUT = "remove .venv and run uv sync here, or pip install -e '.[test]' in an environment of its own"
+# Where the interpreter and its packages are. Any other PYTHON... variable changes what runs, or how fast.
+_KEPT = ("PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE")
 
 
 def interpreter() -> dict[str, str]:
@@ -265,3 +267,16 @@ def _trusted(bytecode: bytes, path: str) -> bool:
     same = [int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF]
     found = [int.from_bytes(number, "little") for number in times_and_size]
     return magic == importlib.util.MAGIC_NUMBER and (kind == 1 or (kind == 0 and found == same))
+
+
+def of_child() -> dict[str, str]:
+    """The environment of every Python process of ours: it imports what this one does, and nothing else.
+
+    Its package is this one, its working directory holds no modules, its bytecode lies beside its sources. Of
+    PYTHONPATH it has the folders in which packages are installed.
+    """
+    package = Path(__file__).resolve().parents[2]
+    named = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    folders = [package, *(folder for folder in named if next(folder.glob("*.dist-info"), None))]
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") or k in _KEPT}
+    return {**kept, "PYTHONPATH": os.pathsep.join(map(str, folders)), "PYTHONSAFEPATH": "1"}

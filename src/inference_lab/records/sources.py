@@ -29,7 +29,7 @@ PINS_FILE = "pyproject.toml"
 
 # Left out of every closure: `errors` and `records`, for which the record's schema number stands, and what
 # a person sees while a load runs.
-_LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records", f"{PACKAGE}.serving.progress")
+_LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records", f"{PACKAGE}.stream_load.progress")
 _DISTRIBUTION_OF = {"yaml": "pyyaml"}
 _IGNORED_FIELDS = frozenset({"kind", "type_comment", "returns", "annotation"})
 # In a class body an annotation makes a field; of what it says, these alone decide anything.

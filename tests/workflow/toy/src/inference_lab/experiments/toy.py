@@ -18,15 +18,16 @@ import numpy as np
 import toydep  # a package whose version the checks change
 from numpy.typing import NDArray
 
-from inference_lab import benchmark, toy_pause
-from inference_lab.benchmark import Bench, Measurement, Timed, run_child, with_replica
+from inference_lab import toy_pause
+from inference_lab.timing import protocol
+from inference_lab.timing.protocol import Bench, Measurement, Timed, run_child, with_replica
 
 
 def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
     """A whole toy measurement, in fresh processes as a real one."""
     began = time.monotonic()
     toy_pause.here("measure")
-    found = benchmark.measure(__name__, section, progress)
+    found = protocol.measure(__name__, section, progress)
     if spans := os.environ.get("TOY_SPANS"):
         with Path(spans).open("a") as file:
             file.write(f"{began} {time.monotonic()}\n")
@@ -77,5 +78,5 @@ def _threads_seen() -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     fake = Clock(seed=7)
-    benchmark.time_calls = partial(benchmark.time_calls, clock=fake)
+    protocol.time_calls = partial(protocol.time_calls, clock=fake)
     sys.exit(run_child(lambda section: bind(section, fake)))

@@ -1,0 +1,113 @@
+"""A load of a user's own: recorded in a folder of its own, and summarised, drawn and explained there.
+
+The folder is an experiment of its own, named with a slash at the end (`run1/`): the chain of receipts
+inside it is the same as under results/, but for a prediction.
+"""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from inference_lab.commands import run_stage
+from inference_lab.errors import ConfigError, MeasurementRefused
+from inference_lab.records import chain, layout
+from inference_lab.records.chain import Chain
+from inference_lab.records.files import read_text, sha256_file, write_json
+from inference_lab.records.record import Measurement
+from inference_lab.stream_load import load_command
+from inference_lab.stream_load.record_file import INFO, MANIFEST, NAME
+
+JUDGE: dict[str, Any] = {
+    "by": "serving",
+    "window": "steady",
+    "max_client_lag_ms": 10,
+    "figures": {"timeline.svg": "figures.timeline"},
+}
+CALIBRATION = "calibration"  # the record under results/ that says what the client's own times are worth
+
+
+def load(args: argparse.Namespace) -> tuple[str, int]:
+    """(what happened in words, exit status) of a load: recorded, sealed and summarised.
+
+    A run that was stopped keeps its partial record, which --resume continues.
+    """
+    if args.slo:  # what is undeclared here costs no import
+        from inference_lab.analysis.metrics import goodput
+
+        goodput(dict(args.slo))
+    conditions = {**load_command.options_from(args).conditions(), "slo": dict(args.slo)}
+    if args.prompts:
+        read_text(args.prompts, "give a JSONL of prompts")
+        conditions["prompts_sha256"] = sha256_file(args.prompts)  # its name alone says nothing of them
+    folder: Path = args.output
+    step = layout.measure_step(_name(folder), conditions)
+    begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
+    result = load_command.run(args)
+    if result.requests_path.name != NAME:
+        said = f"stopped: kept in {result.requests_path}; --resume continues it"
+        return f"{load_command.words(result)}\n{said}", result.exit_code
+    facts = {
+        "command": args.words,
+        "experiment": _name(Path(folder.name)),
+        "clock": "monotonic_ns",
+        "tests": None,  # asking whether they hold takes longer than starting a load
+        "model": result.info["model"],
+        "sessions": result.info["sessions"],
+    }
+    manifest = run_stage.end(step, begun, Measurement("serving", {}, {}, facts, {}))
+    made = {"sha256": sha256_file(result.requests_path), "rows": sum(result.counts.values())}
+    write_json(folder / MANIFEST, chain.seal({**manifest, "outputs": {NAME: made}}))
+    (folder / INFO).unlink()
+    valid, reasons = run_stage.validity(manifest)
+    if not valid:
+        raise MeasurementRefused(f"{folder}: recorded and marked invalid, because {'; '.join(reasons)}")
+    return f"{load_command.words(result)}\n{summarise(folder)}", result.exit_code
+
+
+def around(file: Path) -> Chain | None:
+    """The chain of receipts of the load that a file or folder belongs to, None when it is of none."""
+    for folder in (file, file.parent, file.parent.parent):
+        if (folder / MANIFEST).is_file():
+            manifest = chain.read_receipt(folder / MANIFEST)
+            return _chain(folder, manifest["conditions"]) if layout.is_load(manifest["experiment"]) else None
+    return None
+
+
+def walk(folder: Path) -> Chain:
+    """The chain of receipts of the load in a folder. Raises ConfigError when it holds none."""
+    if (found := around(folder)) is None:
+        raise ConfigError(f"{folder}: holds no {MANIFEST} of a load; name its folder, or give --section")
+    return found
+
+
+def _chain(folder: Path, conditions: Mapping[str, Any]) -> Chain:
+    judge = {**JUDGE, "slo": conditions.get("slo", {})}
+    experiment = {"refresh": "manual", "measure": conditions, "judge": judge}
+    return Chain({"experiments": {_name(folder): experiment}})
+
+
+def summarise(folder: Path) -> str:
+    """The table of a load, once its summary.csv is in place, and what a calibration found here says of it.
+
+    The summary leans on nothing outside the folder, so that it is the same wherever the folder goes.
+    """
+    from inference_lab.analysis.rows import read_summary
+    from inference_lab.analysis.serving import as_table, calibrated
+
+    step = walk(folder).step("summary", _name(folder))
+    made, rows = run_stage.derive(step), read_summary(Path(step.makes[0]))
+    if not Path(layout.folder(CALIBRATION), "summary.csv").is_file():
+        words = f"{layout.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
+        return "\n".join([as_table(rows), f"note: {words}", made])
+    record = run_stage.read_record(_name(folder), {"calibration": CALIBRATION})
+    return "\n".join([as_table([*rows, *calibrated(record, JUDGE)]), made])
+
+
+def draw(folder: Path) -> str:
+    """What happened, in words, once summary and figures of a load are in place."""
+    return "\n".join(run_stage.derive(step) for step in walk(folder).steps(_name(folder))[1:])
+
+
+def _name(folder: Path) -> str:
+    return f"{folder.as_posix()}/"

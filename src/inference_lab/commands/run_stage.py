@@ -1,0 +1,288 @@
+"""One function a stage: reads what the stage reads, has it made, puts it in place with its receipt last.
+
+Joins records to experiments, analysis and figures. Each module of those is imported when its stage runs,
+so that measuring meets no pandas and a plan meets nothing.
+"""
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib import import_module  # noqa: TID251  (the one dispatch of stages)
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
+from inference_lab.records import chain, history, installed, layout, locks, store
+from inference_lab.records.chain import Chain
+from inference_lab.records.files import json_text, read_text, sha256_file, write_file
+from inference_lab.records.installed import platform_and_packages, ran_elsewhere
+from inference_lab.records.layout import Step
+from inference_lab.records.record import Calibration, Measurement, Record, View
+from inference_lab.records.sources import SOURCE_ROOT, Sources
+from inference_lab.timing import machine
+
+Progress = Callable[[int, int], None]
+WATCHED_BY_GIT = ("src", "config.yaml", "predictions", "pyproject.toml")
+
+
+def stage_module(name: str) -> Any:
+    """The package module of that name, imported now. Raises ConfigError when there is none."""
+    if not Path(__file__).parents[1].joinpath(*name.split(".")).with_suffix(".py").is_file():
+        raise ConfigError(f"no module src/inference_lab/{name.replace('.', '/')}.py: name an existing one")
+    return import_module(f"inference_lab.{name}")
+
+
+def run_tests() -> str:
+    """What happened, in words, after the unit tests passed and their receipt was written."""
+    from inference_lab.commands.run_tests import run_unit_tests
+
+    step = layout.tests_step()
+    sources = Sources()
+    before, pins = step.inputs(sources), step.pins(sources)
+    digests = installed.check_running(pins)
+    sources.drop_bytecode(step.sources(sources))
+    outcomes = run_unit_tests()
+    if step.inputs(Sources()) != before:
+        raise RecordError("a source or test changed while the tests ran; run them again")
+    receipt = {
+        **chain.receipt_of(step, before, pins),
+        "tests": outcomes,
+        "environment": {
+            **platform_and_packages(pins),
+            "package_digests": digests,
+            "thread_variables": dict.fromkeys(machine.THREAD_VARIABLES, "1"),
+        },
+    }
+    write_file(Path(step.receipt), json_text(chain.seal(receipt)))
+    return f"{len(outcomes)} unit tests passed: {step.receipt}"
+
+
+def check_tests() -> str:
+    """The digest of the tests' receipt. Raises MeasurementRefused unless it holds here and now."""
+    step = layout.tests_step()
+    walk = Chain({"experiments": {}})
+    if reasons := walk.differences(step):
+        raise MeasurementRefused(
+            f"{step.receipt} does not hold ({'; '.join(reasons[:3])}); run snakemake {step.receipt} first"
+        )
+    if ran_elsewhere(chain.read_receipt(Path(step.receipt))):
+        raise MeasurementRefused(
+            f"{step.receipt} is from another platform or other versions;"
+            f" run snakemake -R tests -- {step.receipt}"
+        )
+    return sha256_file(Path(step.receipt))
+
+
+def measure(
+    step: Step,
+    manifest_path: Path,
+    progress: AbstractContextManager[Progress],
+    *,
+    in_pipeline: bool,
+    lock: str = locks.MACHINE_LOCK,
+) -> str:
+    """What was recorded where, in words, once samples and manifest are in place.
+
+    Refused before anything runs: pins that differ from what is installed; in the pipeline also tests
+    that do not hold and a prediction file that is missing or invalid. A record that stood there is moved
+    to superseded/. A measurement that found itself invalid is recorded there itself, and refused.
+    """
+    begun = begin(step, manifest_path, in_pipeline=in_pipeline)
+    begun["tests"] = check_tests() if in_pipeline else _tests_if_current()
+    module = stage_module(step.modules[0])
+    with locks.one_measurement(lock), progress as report:
+        begun["started_at"] = _now()
+        found = module.measure(step.section, report)
+        manifest = end(step, begun, found)
+        valid, reasons = validity(manifest)
+        if not valid:  # it takes no place of a record that stands; Snakemake would undo that, too
+            manifest_path = store.place_beside(manifest_path, f"{manifest['started_at']}-invalid")
+        files, rows = _beside(manifest_path, found.files), _beside(manifest_path, found.rows)
+        moved = store.replace_record(manifest_path, files, rows, manifest)
+    if not valid:
+        raise MeasurementRefused(
+            f"{step.experiment}: invalid, because {'; '.join(reasons)}; what was recorded is kept, marked, in"
+            f" {manifest_path.parent}"
+        )
+    counted = ", ".join(f"{rows[name]} rows in {name}" for name in rows)
+    kept = f"; the record before it is kept in {moved}" if moved else ""
+    return f"{step.experiment}: {counted} and {manifest_path}{kept}"
+
+
+def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, Any]:
+    """What a manifest says of a measurement that may begin; refuses as `measure` says. Of tests, nothing."""
+    sources = Sources()
+    before, pins = step.inputs(sources), step.pins(sources)
+    installed.check_running(pins)
+    sources.drop_bytecode(step.sources(sources))
+    store.check_writable(manifest_path)
+    return {
+        "schema": chain.SCHEMA,
+        "stage": "measure",
+        "experiment": step.experiment,
+        "command": list(step.command),
+        "conditions": step.section,
+        "inputs": before,
+        "pins": pins,
+        "prediction": _prediction(step.experiment, required=in_pipeline),
+        **_history(),
+        "started_at": _now(),
+    }
+
+
+def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, Any]:
+    """The manifest of a measurement that is over, without its outputs; invalid when an input changed."""
+    valid, reasons = validity(found.facts)
+    digests = None
+    try:
+        changed = Chain({"experiments": {}}).changed(step, begun)
+        digests = installed.check_running(begun["pins"])
+    except LabError as error:  # a source that is gone or half edited, a package that was
+        changed = [str(error)]
+    reasons += [f"{what} while it ran" for what in changed]
+    return {
+        **begun,
+        "kind": found.kind,
+        "clock": "perf_counter_ns",
+        **found.facts,
+        "validity": {"valid": valid and not changed, "reasons": reasons},
+        "environment": {
+            **installed.machine(begun["pins"]),
+            "package_digests": digests,
+            **found.environment,
+        },
+        "finished_at": _now(),
+    }
+
+
+def validity(facts: Mapping[str, Any]) -> tuple[bool, list[str]]:
+    """Whether a measurement may be believed, and what it found wrong itself; valid where it says nothing."""
+    said = facts.get("validity", {})
+    return said.get("valid", True), list(said.get("reasons", []))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _beside(manifest_path: Path, named: Mapping[str, Any]) -> dict[str, Any]:
+    """The same entries under the names they have beside this manifest: <stem>.csv, <stem>.controls.csv."""
+    stem = manifest_path.name.removesuffix(".manifest.json")
+    if stem == manifest_path.name:
+        return dict(named)
+    names = {"raw.csv": f"{stem}.csv", "controls.csv": f"{stem}.controls.csv"}
+    return {names[name]: value for name, value in named.items()}
+
+
+def _tests_if_current() -> str:
+    try:
+        return check_tests()
+    except (MeasurementRefused, RecordError, ConfigError):
+        return "not current"
+
+
+def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
+    from inference_lab.records.prediction import load_prediction
+
+    path = Path(layout.prediction_file(experiment))
+    if not path.exists() and not required:
+        return None
+    load_prediction(path)
+    return {"file": path.as_posix(), "sha256": sha256_file(path)}
+
+
+def _history() -> dict[str, Any]:
+    """The commit this checkout stands at, or None and why."""
+    try:
+        return {"git": history.state(WATCHED_BY_GIT)}
+    except history.NoHistory as error:
+        return {"git": None, "git_reason": str(error)}
+
+
+def read_view(experiment: str, judge: Mapping[str, Any], figure: str) -> View:
+    """What one figure or page of a recorded experiment is drawn from."""
+    at = Path(layout.folder(experiment))
+    record = store.load_record(at / "manifest.json")
+    return view_of(record, read_text(at / "summary.csv", "rebuild it from raw"), judge, figure)
+
+
+def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str) -> View:
+    """A view from a record in memory and the text of its summary."""
+    from hashlib import sha256
+
+    from inference_lab.analysis.rows import summary_rows
+
+    outputs, at = record.manifest["outputs"], layout.folder(record.experiment)
+    load = layout.is_load(record.experiment)
+    source = {
+        "experiment": record.experiment,
+        "files": {
+            **{name: made["sha256"] for name, made in outputs.items()},
+            "summary.csv": sha256(summary.encode()).hexdigest(),
+        },
+        "command": f"inference-lab figures {shlex.quote(at)}" if load else f"snakemake {at}/{figure}",
+    }
+    return View(record, summary_rows(summary, f"{at}/summary.csv"), judge, source)
+
+
+def read_record(experiment: str, judge: Mapping[str, Any]) -> Record:
+    """The record of an experiment, with the calibration that its judge leans on."""
+    record = store.load_record(Path(layout.folder(experiment), "manifest.json"))
+    if (name := judge.get("calibration")) is None:
+        return record
+    from inference_lab.analysis.rows import read_summary
+
+    at = Path(layout.folder(name))
+    manifest = chain.read_receipt(at / "manifest.json")
+    words = f"{name} of {manifest['started_at'][:16]}, manifest {manifest['digest'][:8]}"
+    return replace(record, calibration=Calibration(words, read_summary(at / "summary.csv")))
+
+
+def check_code() -> None:
+    """Raises MeasurementRefused unless the whole package, and all that it imports, runs as it stands here."""
+    sources = Sources()
+    whole = [path for path in layout.tested_files(Path()) if path.startswith(SOURCE_ROOT)]
+    installed.check_running(sources.pins(whole))
+
+
+def texts(step: Step) -> dict[str, str]:
+    """`{file: text}` of everything a derived step makes, from what is recorded, without writing it."""
+    sources = Sources()
+    sources.drop_bytecode(step.sources(sources))
+    made = _texts(step)
+    installed.check_loaded()
+    return made
+
+
+def _texts(step: Step) -> dict[str, str]:
+    if step.stage == "summary":
+        record = read_record(step.experiment, step.section)
+        return {step.makes[0]: stage_module(step.modules[0]).summarise(record, step.section)}
+    if step.stage == "figure":
+        view = read_view(step.experiment, step.section, step.command[2])
+        return {step.makes[0]: stage_module(step.modules[0]).draw(view)}
+    if step.stage == "analysis":
+        view = read_view(step.experiment, step.section, "analysis.md")
+        made = stage_module("analysis.page").pages(view, Path(layout.prediction_file(step.experiment)))
+        return dict(zip(step.makes, made, strict=True))
+    if step.stage == "report":
+        return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
+    template, summary, verdicts, manifest = (Path(path) for path in step.reads)
+    return {step.makes[0]: stage_module("analysis.article").render(template, summary, verdicts, manifest)}
+
+
+def derive(step: Step) -> str:
+    """What happened, in words, once the files of a derived step and its receipt are in place.
+
+    Raises MeasurementRefused when what runs is not what its receipt would name.
+    """
+    installed.check_running(step.pins(Sources()))
+    made = store.make(step, lambda: texts(step))
+    return f"{' '.join(step.makes)}: {'made' if made else 'holds already'}"
+
+
+def steps_of(experiments: Sequence[str], walk: Chain) -> list[Step]:
+    """Every step of the named experiments, all of them when none is named."""
+    return [step for experiment in experiments or walk.experiments for step in walk.steps(experiment)]

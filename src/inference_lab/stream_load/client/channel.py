@@ -1,0 +1,282 @@
+"""Bytes in and out of one TCP connection, each read with the time of its arrival.
+
+Plain sockets are read here and not by an event loop's transport: only `recvmsg` shows the kernel's
+stamp, and a write goes out at the call and not at the end of a loop turn. TLS needs the transport.
+"""
+
+import asyncio
+import contextlib
+import selectors
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, cast
+
+from inference_lab.errors import InputError
+from inference_lab.stream_load.client.arrival_clock import ANCILLARY_BYTES, Ancillary, ArrivalClock
+
+_READ_BYTES = 1 << 16
+_SLICE_NS = 200_000  # of interpreting, before timers and requests to be sent have their turn
+_LINGER_ZERO = struct.pack("ii", 1, 0)
+
+Received = Callable[[bytes, int, int | None], None]
+"""Takes bytes, when they arrived, and how long the kernel held them (None: that is the read's time)."""
+Lost = Callable[[str], None]
+"""Takes "closed" (the peer ended its side) or the error that broke the connection."""
+
+
+class Inbox:
+    """Reads the channels of one event loop: first all that have bytes, each stamped, then what they mean.
+
+    So the time of a read never waits for the interpretation of another. One selector for all channels:
+    a turn of the event loop costs the same however many are ready.
+    """
+
+    def __init__(self, clock: ArrivalClock) -> None:
+        self.clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._selector = selectors.DefaultSelector()
+        self._unread: deque[tuple[Channel, bytes, int, int | None]] = deque()
+        self._again: asyncio.Handle | None = None
+        self._loop.add_reader(self._selector.fileno(), self._turn)
+
+    def add(self, sock: socket.socket, channel: "Channel") -> None:
+        """Read this socket for this channel from now on."""
+        self._selector.register(sock, selectors.EVENT_READ, channel)
+
+    def discard(self, sock: socket.socket) -> None:
+        """Read it no more."""
+        read = self._selector.get_map()  # None after the end
+        if read and sock in read:
+            self._selector.unregister(sock)
+
+    def read(self) -> None:
+        """Read and stamp now what has arrived; what it means is seen to in the next turn."""
+        self._read()
+        if self._unread and self._again is None:
+            self._again = self._loop.call_soon(self._turn)
+
+    def _read(self) -> None:
+        clock, is_kernel = self.clock, self.clock.kernel
+        read: list[tuple[Channel, bytes, Sequence[Ancillary], int]] = []
+        for key, _ in self._selector.select(0):
+            sock = key.fileobj
+            assert isinstance(sock, socket.socket)
+            ancillary: Sequence[Ancillary] = ()
+            try:
+                if is_kernel:
+                    data, ancillary, _, _ = sock.recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+                else:
+                    data = sock.recv(_READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError as error:
+                key.data.end_reason = error.strerror or str(error)
+                data = b""
+            if not data:
+                self._selector.unregister(sock)
+            read.append((key.data, data, ancillary, monotonic_ns()))
+        if is_kernel:
+            clock.compare()
+        for channel, data, ancillary, read_ns in read:
+            arrival_ns = clock.arrival_ns(ancillary, read_ns)
+            lag_ns = None if arrival_ns is None else read_ns - arrival_ns
+            self._unread.append((channel, data, arrival_ns or read_ns, lag_ns))
+
+    def _turn(self) -> None:
+        """Read, then interpret for as long as nothing else in this event loop is kept waiting."""
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
+        self._read()
+        unread = self._unread
+        until_ns = monotonic_ns() + _SLICE_NS
+        while unread:
+            channel, data, at_ns, lag_ns = unread.popleft()
+            channel.take(data, at_ns, lag_ns)
+            if monotonic_ns() > until_ns and unread:
+                self._again = self._loop.call_soon(self._turn)
+                return
+
+    def close(self) -> None:
+        """Read nothing more."""
+        if self._again is not None:
+            self._again.cancel()
+        self._loop.remove_reader(self._selector.fileno())
+        self._selector.close()
+
+
+class Channel:
+    """A connected plain socket. After `lost` was called, or `close`, nothing is called any more."""
+
+    __slots__ = ("_inbox", "_is_open", "_lost", "_pending", "_received", "_sent", "_sock", "end_reason")
+
+    def __init__(self, sock: socket.socket, inbox: Inbox, received: Received, lost: Lost) -> None:
+        self._sock = sock
+        self._inbox = inbox
+        self._received = received
+        self._lost = lost
+        self._pending = memoryview(b"")
+        self._sent: Callable[[int], None] | None = None
+        self._is_open = True
+        self.end_reason = "closed"
+        inbox.add(sock, self)
+
+    def take(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
+        """Hand on what was read; no bytes are the end."""
+        if self._is_open:
+            if data:
+                self._received(data, at_ns, lag_ns)
+            else:
+                self._end(self.end_reason)
+
+    def send(self, data: bytes, sent: Callable[[int], None] | None = None) -> None:
+        """Write now what the kernel takes, the rest when it can; `sent` hears when the last went."""
+        if not self._is_open:
+            return
+        self._sent = sent
+        if self._pending:
+            self._pending = memoryview(bytes(self._pending) + data)
+            return
+        self._write(memoryview(data))
+        if self._pending and self._is_open:
+            asyncio.get_running_loop().add_writer(self._sock, self._write_more)
+
+    def is_quiet(self) -> bool:
+        """Whether nothing waits to be read: neither bytes nor the peer's end."""
+        try:
+            self._sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def _write(self, data: memoryview) -> None:
+        # Stamped before the call: waking the peer may cost this process the core before it returns.
+        sent_ns = monotonic_ns()
+        try:
+            count = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            count = 0
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        self._pending = data[count:]
+        if not self._pending and self._sent is not None:
+            sent, self._sent = self._sent, None
+            sent(sent_ns)
+
+    def _write_more(self) -> None:
+        self._write(self._pending)
+        if not self._pending and self._is_open:
+            asyncio.get_running_loop().remove_writer(self._sock)
+
+    def _end(self, reason: str) -> None:
+        self.close()
+        self._lost(reason)
+
+    def close(self, *, reset: bool = False) -> None:
+        """End the connection, with RST instead of FIN if asked."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._inbox.discard(self._sock)
+        if self._pending:
+            asyncio.get_running_loop().remove_writer(self._sock)
+        if reset:
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_ZERO)
+        self._sock.close()
+
+
+class TlsChannel(asyncio.Protocol):
+    """A connected TLS stream behind the same two calls; its stamps are those of the read."""
+
+    def __init__(self, received: Received, lost: Lost) -> None:
+        self._received = received
+        self._lost: Lost | None = lost
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop once the handshake is done."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own is none of its subclasses
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop with decrypted bytes."""
+        self._received(data, monotonic_ns(), None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop once, when the stream ended or broke."""
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            lost("closed" if exc is None else str(exc))
+
+    def send(self, data: bytes, sent: Callable[[int], None] | None = None) -> None:
+        """Hand the bytes to the transport; `sent` hears when that was."""
+        assert self._transport is not None
+        self._transport.write(data)
+        if sent is not None:
+            sent(monotonic_ns())
+
+    def is_quiet(self) -> bool:
+        """Whether the peer has not ended the stream, as far as the event loop has heard."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def close(self, *, reset: bool = False) -> None:
+        """End the stream."""
+        self._lost = None
+        if self._transport is not None:
+            self._transport.abort() if reset else self._transport.close()
+
+
+def tls_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
+    """What a server's certificate is held against: the system's authorities, one file, or nothing at all.
+
+    Raises InputError when the file holds no certificate.
+    """
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # SSLError is one
+        why = "it holds none" if isinstance(error, ssl.SSLError) else error.strerror
+        raise InputError(f"{ca_file}: no certificate can be read ({why}); give a PEM file") from None
+    context.set_alpn_protocols(["http/1.1"])
+    if insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def connect(
+    address: tuple[socket.AddressFamily, Any],
+    inbox: Inbox,
+    received: Received,
+    lost: Lost,
+    *,
+    tls: ssl.SSLContext | None = None,
+    server_name: str = "",
+) -> Channel | TlsChannel:
+    """A new connection to `address`; raises OSError (ssl.SSLError is one) when there is none."""
+    loop = asyncio.get_running_loop()
+    family, where = address
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is None:
+            inbox.clock.enable(sock)
+        await loop.sock_connect(sock, where)
+        if tls is None:
+            return Channel(sock, inbox, received, lost)
+        _, channel = await loop.create_connection(
+            lambda: TlsChannel(received, lost), sock=sock, ssl=tls, server_hostname=server_name
+        )
+        return channel
+    except BaseException:
+        sock.close()
+        raise

@@ -1,0 +1,181 @@
+"""Starts requests when a schedule says, lets them through the gate, and hands on what each became.
+
+Knows neither HTTP nor files: the same driver drives the real client and the simulation.
+"""
+
+import asyncio
+import math
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Protocol
+
+from inference_lab.errors import InputError
+from inference_lab.stream_load.client.exchange import Attempt, Exchange
+from inference_lab.stream_load.schedule import Schedule
+
+_RETRY_WAIT_S = 0.1
+
+
+class Transport(Protocol):
+    """What carries a request and brings back its exchange."""
+
+    def prepare(self, index: int, request_id: str) -> Any:
+        """Everything that can be done before request `index` is due."""
+        ...
+
+    async def send(self, prepared: Any, /) -> Exchange:
+        """Send it and wait for its end; when cancelled, return the exchange as it is."""
+        ...
+
+
+class Driver:
+    """Drives one schedule once: `run`, and meanwhile perhaps `drain` or `stop`.
+
+    In a closed loop a request is created when the gate is free; else when it is due, and then it waits
+    at the gate, if there is one. `deliver` is called with every attempt as it ends, in that order. A retry
+    waits as long as the server asked, and is left away if that would be later than `retry_within_s` after
+    the request was admitted.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        transport: Transport,
+        *,
+        concurrency: int | None,
+        deliver: Callable[[Attempt], None],
+        now_ns: Callable[[], int],
+        sleep_until: Callable[[int], Awaitable[None]],
+        name: str = "r",
+        retries: int = 0,
+        retry_within_s: float = math.inf,
+    ) -> None:
+        if concurrency is not None and concurrency < 1:
+            raise InputError(f"concurrency is {concurrency}, must be at least 1")
+        self._schedule = schedule
+        self._transport = transport
+        self._gate = asyncio.Semaphore(sys.maxsize if concurrency is None else concurrency)
+        self._deliver = deliver
+        self._now_ns = now_ns
+        self._sleep_until = sleep_until
+        self._name = name
+        self._retries = retries
+        self._retry_within_s = retry_within_s
+        self._dispatcher: asyncio.Task[None] | None = None
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
+        self.in_flight = 0
+        self.is_interrupted = False
+
+    async def run(self, recorded: Mapping[str, tuple[int, bool]] | None = None) -> None:
+        """Start every request that has not finished, and return when the last one has ended.
+
+        `recorded` says of request ids of an earlier run: (attempts made, whether it finished).
+        """
+        async with asyncio.TaskGroup() as group:
+            self._dispatcher = group.create_task(self._dispatch(group, recorded or {}))
+
+    def drain(self) -> None:
+        """Start nothing more; what waits is cancelled, what is in flight goes on to its end."""
+        self.is_interrupted = True
+        if self._dispatcher is not None:
+            self._dispatcher.cancel()
+        for task in tuple(self._waiting):
+            task.cancel()
+
+    def stop(self) -> None:
+        """Cancel everything; what has arrived so far is delivered."""
+        self.drain()
+        for task in tuple(self._requests):
+            task.cancel()
+
+    async def _dispatch(self, group: asyncio.TaskGroup, recorded: Mapping[str, tuple[int, bool]]) -> None:
+        schedule = self._schedule
+        start_ns = self._now_ns()
+        skipped_ns: int | None = None
+        for index, offset_ns in enumerate(schedule.offsets_ns()):
+            request_id = f"{self._name}{index:06d}"
+            attempts, is_finished = recorded.get(request_id, (0, False))
+            if is_finished:
+                continue
+            prepared = self._transport.prepare(index, request_id)
+            if schedule.is_closed:
+                await self._gate.acquire()
+                arrival_ns = scheduled_ns = self._now_ns()
+                if schedule.duration_s and arrival_ns - start_ns >= schedule.duration_s * 1e9:
+                    return
+            else:
+                if skipped_ns is None:  # a resumed schedule goes on from its first open request
+                    skipped_ns = offset_ns if recorded else 0
+                scheduled_ns = start_ns + offset_ns - skipped_ns
+                await self._sleep_until(scheduled_ns)
+                arrival_ns = self._now_ns()
+            times = (scheduled_ns, arrival_ns)
+            task = group.create_task(self._request(index, request_id, attempts, times, prepared))
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+            await asyncio.sleep(0)  # it is sent before the next one is prepared
+
+    async def _request(
+        self, index: int, request_id: str, attempts: int, times: tuple[int, int], prepared: Any
+    ) -> None:
+        scheduled_ns, arrival_ns = times
+
+        def ended(attempt: int, admitted_ns: int | None, exchange: Exchange) -> None:
+            self._deliver(Attempt(request_id, attempt, scheduled_ns, arrival_ns, admitted_ns, exchange))
+
+        if not self._schedule.is_closed and not await self._wait(self._gate.acquire()):
+            exchange = Exchange()
+            exchange.end("cancelled", self._now_ns(), "cancelled at the gate")
+            ended(attempts + 1, None, exchange)
+            return
+        admitted_ns = self._now_ns()
+        self.in_flight += 1
+        try:
+            for attempt in range(attempts + 1, attempts + 2 + self._retries):
+                exchange = await self._transport.send(prepared)
+                ended(attempt, admitted_ns, exchange)
+                if not _may_retry(exchange) or attempt > attempts + self._retries:
+                    return
+                wait_s = max(_RETRY_WAIT_S * 2 ** (attempt - attempts - 1), _asked_wait_s(exchange))
+                if (self._now_ns() - admitted_ns) / 1e9 + wait_s > self._retry_within_s:
+                    return
+                if not await self._wait(asyncio.sleep(wait_s)):
+                    return
+                prepared = self._transport.prepare(index, request_id)
+        finally:
+            self.in_flight -= 1
+            self._gate.release()
+
+    async def _wait(self, something: Awaitable[object]) -> bool:
+        """Whether it came; not when this request was told to start nothing more."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
+        try:
+            await something
+        except asyncio.CancelledError:
+            return False
+        finally:
+            self._waiting.discard(task)
+        return True
+
+
+def _may_retry(exchange: Exchange) -> bool:
+    """Whether the server did nothing for this request, and may yet."""
+    if exchange.ended == "cancelled":
+        return False
+    return exchange.http_status is None or exchange.http_status in (429, 500, 502, 503, 504)
+
+
+def _asked_wait_s(exchange: Exchange) -> float:
+    """How long the server asks to wait (Retry-After: seconds or a date); 0 where it asks nothing."""
+    asked = exchange.headers.get("retry-after", "")
+    if asked.isascii() and asked.isdigit():
+        return float(asked)
+    try:
+        return (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):  # no date, or one without a zone
+        return 0.0

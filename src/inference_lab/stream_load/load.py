@@ -1,0 +1,326 @@
+"""Loads an OpenAI-compatible server as a schedule says and records every request. Derives no metric.
+
+A run is a folder: `requests.jsonl` (`.partial` while it runs) and INFO, which says under what.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import ssl
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from inference_lab.errors import InputError, RecordError
+from inference_lab.records.files import read_json, sha256_file, write_json
+from inference_lab.records.store import load_record
+from inference_lab.stream_load.client.alarm import Alarm
+from inference_lab.stream_load.client.arrival_clock import ArrivalClock
+from inference_lab.stream_load.client.channel import tls_context
+from inference_lab.stream_load.client.client import Client
+from inference_lab.stream_load.client.event_loop import LOOP_NAME, run_in_event_loop
+from inference_lab.stream_load.client.exchange import Attempt, read_now
+from inference_lab.stream_load.client.response import Timeouts
+from inference_lab.stream_load.client.target import KEY_HEADER, Target
+from inference_lab.stream_load.driver import Driver
+from inference_lab.stream_load.progress import Snapshot, say, show_progress
+from inference_lab.stream_load.record_file import INFO, MANIFEST, RecordFile
+from inference_lab.stream_load.schedule import Schedule
+from inference_lab.stream_load.workload import Workload
+
+PATHS = {"completions": "/completions", "chat": "/chat/completions"}
+_SPARE = 8  # connections kept ready in an open loop, where nothing says when the next is free
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What to load, with what, and how. An empty `workload.model` is discovered through /models.
+
+    `name` begins every request id, so that a server's truth can tell two clients apart.
+    `api_key_env` names the environment variable that holds the key; the key itself is never kept. It goes
+    into `api_key_header`; `headers` go with every request. `unix_socket` is connected to instead of the
+    host. `ca_file` holds the authorities that a certificate is held against instead of the system's;
+    `insecure` takes any certificate.
+    """
+
+    base_url: str
+    schedule: Schedule
+    workload: Workload
+    concurrency: int | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retries: int = 0
+    kernel_stamps: bool = True
+    api_key_env: str | None = None
+    name: str = "r"
+    max_failure_share: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    api_key_header: str = KEY_HEADER
+    unix_socket: Path | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.ca_file or self.insecure) and self.target.scheme != "https":
+            raise InputError("--ca and --insecure are about certificates, which only https has")
+        if self.ca_file and self.insecure:
+            raise InputError("--ca and --insecure: a certificate is checked or it is not")
+        if self.api_key_header != KEY_HEADER and self.api_key_env is None:
+            raise InputError("--api-key-header needs --api-key-env, which names what goes there")
+        if not (self.name.isascii() and self.name.isprintable()):
+            raise InputError(f"name is {self.name!r}, must be printable ASCII: it goes into a header")
+        if self.retries < 0:
+            raise InputError(f"retries is {self.retries}, must be at least 0")
+        if not 0 <= self.max_failure_share <= 1:
+            raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
+
+    @property
+    def target(self) -> Target:
+        """Where the server is."""
+        return Target.parse(
+            self.base_url,
+            headers=self.headers,
+            unix_socket=self.unix_socket,
+            key_header=self.api_key_header,
+        )
+
+    def conditions(self) -> dict[str, Any]:
+        """Everything that decides what is sent when, as JSON values."""
+        return json.loads(json.dumps(asdict(self), default=str))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """Where the record is, under what it was made, how its attempts ended, the exit code for a shell."""
+
+    requests_path: Path
+    info: Mapping[str, Any]
+    counts: Mapping[str, int]
+    exit_code: int
+
+
+class _HttpTransport:
+    """Requests of a workload through a client."""
+
+    def __init__(self, client: Client, workload: Workload) -> None:
+        self._client = client
+        self._workload = workload
+        self.send = client.send
+
+    def prepare(self, index: int, request_id: str) -> bytes:
+        """The request's bytes, and a connection for it."""
+        self._client.top_up()
+        path = PATHS[self._workload.endpoint]
+        return self._client.request(path, self._workload.body(index), request_id)
+
+
+class _Session:
+    """A load from its start, or from a resume, to its end."""
+
+    def __init__(self, options: LoadOptions, file: RecordFile, info: dict[str, Any]) -> None:
+        self._options = options
+        self._file = file
+        self._info = info
+        self._tls = _tls(options)
+        self.counts: Counter[str] = Counter(record.status for record in file.earlier)
+        self._tokens = 0
+        self._failure: RecordError | None = None
+        self.interrupts = 0
+
+    async def run(self, *, show: bool) -> None:
+        """Drive the load until every request has ended or a second interrupt stops it."""
+        options, target = self._options, self._options.target
+        session: dict[str, Any] = {
+            "name": options.name,
+            "schedule": options.schedule.process,
+            "concurrency": options.concurrency,
+            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "start_ns": monotonic_ns(),
+        }
+        cpu_ns = time.process_time_ns()
+        if target.scheme == "https":
+            digest = sha256_file(options.ca_file) if options.ca_file else None
+            session["tls"] = {"certificate_checked": not options.insecure, "ca_sha256": digest}
+        is_kernel = options.kernel_stamps and target.is_plain_tcp
+        with closing(ArrivalClock(kernel=is_kernel)) as clock, closing(Alarm()) as alarm:
+            client = Client(
+                target,
+                clock=clock,
+                timeouts=options.timeouts,
+                api_key=_api_key(options.api_key_env),
+                spare=0 if options.schedule.is_closed else min(options.concurrency or _SPARE, _SPARE),
+                tls=self._tls,
+            )
+            async with client:
+                session["interrupted"] = await self._drive(client, alarm, show=show)
+        session |= {
+            "end_ns": monotonic_ns(),
+            "client_cpu_ns": time.process_time_ns() - cpu_ns,
+            "client_max_rss_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+            "event_loop": LOOP_NAME,
+            "clock": {
+                **clock.conditions(),
+                "asked": "kernel" if options.kernel_stamps else "user",
+                "stamps": client.clock_name,  # what requests bear: the kernel stamps no TLS
+            },
+            "connections": client.opened,
+            "resent_requests": client.resent,
+            "dropped_torn_bytes": self._file.torn_bytes,
+        }
+        self._info["sessions"].append(session)
+        self._info["counts"] = dict(sorted(self.counts.items()))
+        write_json(self._file.folder / INFO, self._info)
+
+    async def _drive(self, client: Client, alarm: Alarm, *, show: bool) -> bool:
+        """Send every request and write what became of it; whether an interrupt cut that short."""
+        options = self._options
+        workload = options.workload
+        if not workload.model:
+            workload = replace(workload, model=await client.discover_model())
+        self._info["model"] = client.redact(workload.model)  # a server may list what it was sent
+
+        def deliver(attempt: Attempt) -> None:
+            self._deliver(attempt, client, driver)
+
+        driver = Driver(
+            options.schedule,
+            _HttpTransport(client, workload),
+            concurrency=options.concurrency,
+            deliver=deliver,
+            now_ns=monotonic_ns,
+            sleep_until=alarm.sleep_until,
+            name=options.name,
+            retries=options.retries,
+            retry_within_s=options.timeouts.total_s,
+        )
+        write_json(self._file.folder / INFO, self._info)  # nothing that refuses comes after it
+        self._catch_signals(driver)
+        await client.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
+        progress = asyncio.create_task(self._show(driver, client)) if show else None
+        await driver.run(self._file.recorded())
+        if progress is not None:
+            progress.cancel()
+        if self._failure is not None:
+            raise self._failure
+        return driver.is_interrupted
+
+    def _catch_signals(self, driver: Driver) -> None:
+        """SIGINT drains, a second one stops; SIGTERM stops."""
+
+        def interrupt(signals: int) -> None:
+            self.interrupts += signals
+            if self.interrupts == 1:
+                say("interrupted: waiting for what is in flight; again to stop at once")
+                driver.drain()
+            else:
+                driver.stop()
+
+        if threading.current_thread() is threading.main_thread():
+            loop = asyncio.get_running_loop()
+            loop.add_signal_handler(signal.SIGINT, interrupt, 1)
+            loop.add_signal_handler(signal.SIGTERM, interrupt, 2)
+
+    def _deliver(self, attempt: Attempt, client: Client, driver: Driver) -> None:
+        """Write the line of an attempt as it ends, before anything follows from its end."""
+        if self._failure is not None:
+            return  # after a line that was not written whole there must be no other
+        record = read_now(attempt, clock=client.clock_name, redact=client.redact)
+        try:
+            self._file.append(record)
+        except RecordError as error:
+            self._failure = error
+            driver.stop()
+        self.counts[record.status] += 1
+        self._tokens += record.output_tokens
+        client.read()  # many may end at once: what arrives meanwhile is stamped between two lines
+
+    async def _show(self, driver: Driver, client: Client) -> None:
+        def sample() -> Snapshot:
+            done = self.counts.total()
+            failed = done - self.counts["ok"] - self.counts["cancelled"]
+            tokens = self._tokens + client.live_events
+            return Snapshot(driver.in_flight, done, failed, tokens)
+
+        await show_progress(sample, total=self._options.schedule.requests)
+
+
+def load(options: LoadOptions, folder: Path, *, resume: bool = False, show: bool = False) -> LoadResult:
+    """Run the load into `folder` and return what became of it.
+
+    Raises InputError for options that contradict each other, a folder that exists (unless `resume`) or
+    holds another run, MeasurementRefused when no model can be discovered, and RecordError when the
+    record cannot be read or written.
+    """
+    key = _api_key(options.api_key_env)
+    if key and len(key) >= 8 and key in str(options.conditions()):
+        raise InputError(f"an option holds the key of {options.api_key_env}, which records would keep")
+    _tls(options)
+    options.workload.body(0)
+    if options.schedule.is_closed and options.concurrency is None:
+        raise InputError("a closed loop needs a concurrency: give --concurrency, or a --rate")
+    if resume and options.schedule.is_closed and options.schedule.requests is None:
+        raise InputError("a closed loop over a duration has no request left over; start a new run")
+    info = _info_of(options, folder, resume=resume)
+    file = RecordFile(folder, resume=resume)
+    session = _Session(options, file, info)
+    try:
+        run_in_event_loop(lambda: session.run(show=show))
+    except BaseException:
+        file.close(complete=False)
+        raise
+    path = file.close(complete=session.interrupts < 2)
+    interrupted = info["sessions"][-1]["interrupted"]
+    code = exit_code(session.counts, options.max_failure_share, interrupted=interrupted)
+    return LoadResult(path, info, dict(session.counts), code)
+
+
+def exit_code(counts: Mapping[str, int], max_failure_share: float, *, interrupted: bool) -> int:
+    """130 after an interrupt; 1 when nothing succeeded or more failed than declared; else 0."""
+    ok = counts.get("ok", 0)
+    finished = sum(counts.values()) - counts.get("cancelled", 0)
+    if interrupted:
+        return 130
+    return int(ok == 0 or finished - ok > max_failure_share * finished)
+
+
+def _tls(options: LoadOptions) -> ssl.SSLContext | None:
+    if options.target.scheme != "https":
+        return None
+    return tls_context(options.ca_file, insecure=options.insecure)
+
+
+def _api_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key or not key.isprintable() or not key.isascii():
+        raise InputError(f"environment variable {variable} holds no usable API key; export it")
+    return key
+
+
+def _info_of(options: LoadOptions, folder: Path, *, resume: bool) -> dict[str, Any]:
+    """A new run's info, or that of the run to resume if it was made under the same conditions."""
+    conditions = options.conditions()
+    if not resume:
+        return {"conditions": conditions, "sessions": []}
+    if (folder / MANIFEST).exists():  # a finished record is gone on with as it was recorded, or not at all
+        info: Mapping[str, Any] = load_record(folder / MANIFEST).manifest
+    else:
+        info = read_json(folder / INFO)
+    # An option that an older run did not know was not used there.
+    before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | info["conditions"]
+    differing = [key for key in conditions if before.get(key) != conditions[key]]
+    if differing:
+        raise InputError(
+            f"--resume with another {differing[0]}: {conditions[differing[0]]}, the run has"
+            f" {info['conditions'].get(differing[0])}; give the same options or another --output"
+        )
+    return {"conditions": conditions, "sessions": info["sessions"]}

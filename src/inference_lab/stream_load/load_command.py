@@ -1,0 +1,196 @@
+"""The command `load`: its arguments, what they mean, and what it prints."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import InputError, LabError
+from inference_lab.records.installed import check_loaded
+from inference_lab.records.locks import die_with_parent
+from inference_lab.stream_load.client.response import Timeouts
+from inference_lab.stream_load.client.target import KEY_HEADER
+from inference_lab.stream_load.load import PATHS, LoadOptions, LoadResult, load
+from inference_lab.stream_load.schedule import Schedule
+from inference_lab.stream_load.workload import Length, Workload
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `load`."""
+    add = parser.add_argument
+    limits = Timeouts()
+    add("--base-url", required=True, help="such as http://127.0.0.1:8000/v1")
+    add("--output", type=Path, required=True, help="a folder that does not exist yet")
+    add("--resume", action="store_true", help="continue the run in --output; finished requests stay")
+    add("--model", default="", help="default: the first the server lists")
+    add("--endpoint", default="completions", choices=PATHS)
+    add("--requests", type=int, help="stop after that many")
+    add("--duration", type=float, metavar="S", help="stop starting requests after that time")
+    add("--concurrency", type=int, metavar="N", help="requests in flight at most; alone: closed loop")
+    add("--rate", type=float, metavar="R", help="open loop: requests per second, equally spaced")
+    add("--poisson", action="store_true", help="with --rate: exponential gaps instead of equal ones")
+    add("--burst", action="store_true", help="all requests arrive at once and wait at --concurrency")
+    add("--input-tokens", type=_length, default=Length(64, 64), metavar="N|LOW:HIGH")
+    add("--output-tokens", type=_length, default=Length(64, 64), metavar="N|LOW:HIGH")
+    add("--prompt", default="text", choices=("text", "ids"), help="ids: lengths are exact")
+    add("--vocab-size", type=int, default=512, help="token ids are drawn below it")
+    add("--prefix-groups", type=int, default=0, metavar="G", help="groups that share a prefix")
+    add("--prefix-tokens", type=int, default=0, metavar="N")
+    add(
+        "--prompts",
+        type=Path,
+        metavar="JSONL",
+        help='{"prompt" or "messages": ..., "output_tokens": 9, "tools": ...}',
+    )
+    add("--ignore-eos", action="store_true", help="ask for exactly --output-tokens (vLLM)")
+    add(
+        "--extra-body",
+        type=_json_object,
+        default={},
+        metavar="JSON",
+        help="into every request; null leaves a key out",
+    )
+    add("--seed", type=int, default=0)
+    add("--api-key-env", metavar="NAME", help="environment variable that holds the key")
+    add("--api-key-header", default=KEY_HEADER, metavar="NAME", help="such as api-key; default: a bearer's")
+    add("--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'", help="no secrets")
+    add("--unix-socket", type=Path, metavar="FILE", help="connect to it; --base-url names the host")
+    add("--ca", type=Path, metavar="FILE", help="PEM with the authority of the server's certificate")
+    add("--insecure", action="store_true", help="take any certificate; the record says so")
+    add("--stamps", default="kernel", choices=("kernel", "user"), help="user: the time of the read")
+    add("--retries", type=int, default=0, help="each is recorded as an attempt of its own")
+    add("--connect-timeout", type=float, default=limits.connect_s, metavar="S")
+    add("--first-token-timeout", type=float, default=limits.first_token_s, metavar="S")
+    add("--between-tokens-timeout", type=float, default=limits.between_tokens_s, metavar="S")
+    add("--total-timeout", type=float, default=limits.total_s, metavar="S")
+    add("--max-failure-share", type=float, default=0.0, help="above it the exit code is 1")
+    add(
+        "--slo",
+        action="append",
+        default=[],
+        type=_slo,
+        metavar="NAME_ms=X",
+        help="such as ttft_ms=200; goodput counts the requests that met every one",
+    )
+    add("--name", default="r", help="begins every request id")
+    add("--die-with-parent", action="store_true", help="live no longer than who started it")
+
+
+def _length(text: str) -> Length:
+    try:
+        return Length.parse(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError("must be like 'X-Team: lab'")
+    return name.strip(), value.strip()
+
+
+def _slo(text: str) -> tuple[str, float]:
+    name, _, bound = text.partition("=")
+    try:
+        return name, float(bound)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be like ttft_ms=200") from None
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("must be a JSON object")
+    return value
+
+
+def options_from(args: argparse.Namespace) -> LoadOptions:
+    """The options that parsed arguments mean; raises InputError when they contradict each other."""
+    if args.rate is not None and args.burst:
+        raise InputError("--rate and --burst: requests come at a rate or at once, not both")
+    if args.poisson and args.rate is None:
+        raise InputError("--poisson needs --rate")
+    process = "burst" if args.burst else "closed"
+    if args.rate is not None:
+        process = "poisson" if args.poisson else "constant"
+    return LoadOptions(
+        base_url=args.base_url,
+        schedule=Schedule(process, args.requests, args.duration, args.rate, args.seed),
+        workload=Workload(
+            model=args.model,
+            endpoint=args.endpoint,
+            prompt=args.prompt,
+            input_tokens=args.input_tokens,
+            output_tokens=args.output_tokens,
+            prefix_groups=args.prefix_groups,
+            prefix_tokens=args.prefix_tokens,
+            vocab_size=args.vocab_size,
+            ignore_eos=args.ignore_eos,
+            prompts_file=args.prompts,
+            extra_body=args.extra_body,
+            seed=args.seed,
+        ),
+        concurrency=args.concurrency,
+        timeouts=Timeouts(
+            args.connect_timeout,
+            args.first_token_timeout,
+            args.between_tokens_timeout,
+            args.total_timeout,
+        ),
+        retries=args.retries,
+        kernel_stamps=args.stamps == "kernel",
+        api_key_env=args.api_key_env,
+        name=args.name,
+        max_failure_share=args.max_failure_share,
+        headers=dict(args.header),
+        api_key_header=args.api_key_header,
+        unix_socket=args.unix_socket,
+        ca_file=args.ca,
+        insecure=args.insecure,
+    )
+
+
+def run(args: argparse.Namespace) -> LoadResult:
+    """Run the load and return what became of it. Prints nothing: a record is sealed before words can fail."""
+    if args.die_with_parent:
+        die_with_parent()
+    return load(options_from(args), args.output, resume=args.resume, show=True)
+
+
+def words(result: LoadResult) -> str:
+    """How the requests of a load ended, and where that is recorded."""
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(result.counts.items()))
+    lines = [f"{counts or 'no request'}; recorded in {result.requests_path}"]
+    sessions = result.info["sessions"]
+    if again := sum(session.get("resent_requests", 0) for session in sessions):
+        lines.append(f"{again} requests went over a second connection: the server had ended the first")
+    if result.info["conditions"].get("insecure"):
+        lines.append("note: nobody checked the server's certificate (--insecure)")
+    return "\n".join(lines)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """The exit code of this module run as a program, for `given` words if not its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_arguments(parser)
+    try:
+        if given is None:  # a process of its own
+            check_loaded()
+        result = run(parser.parse_args(given))
+        print(words(result), flush=True)
+        return result.exit_code
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before the load could catch it: nothing was sent
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+"""A server whose truth is known: OpenAI-compatible streams from a scheduler that only keeps time.
+
+It writes when it received each request, when it wrote each token and what each step held, all on one
+monotonic clock, so that a client can be measured against it. No weights, no tokenizer, no faults.
+
+What its stamps can show. `received_ns` is when the last byte of a request reached this machine's kernel (its
+receive stamp; the time of the read where it gives none). `token_ns` is read right before the call of send()
+that takes the token's last byte: sending wakes the client, which may run at once on this very core, so a
+stamp after the call could be later than the client's own. The bytes are on their way 5 to 50 µs after it.
+Tokens of one step are written one after the other, each with its own stamp. What they cannot show: when a
+client's process ran, or how long bytes then lay in its socket; that a step was due earlier than its tokens
+were written is in the steps, not in the tokens.
+"""
+
+import asyncio
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Callable
+from http import HTTPStatus
+from io import FileIO
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+from inference_lab.errors import InputError, MeasurementRefused, RecordError
+from inference_lab.stream_load.client.alarm import Alarm
+from inference_lab.stream_load.client.arrival_clock import ArrivalClock
+from inference_lab.stream_load.client.channel import Channel, Inbox
+from inference_lab.stream_load.client.completion import AnswerWriter, Asked, asked_in
+from inference_lab.stream_load.reference.exposition import Exposition
+from inference_lab.stream_load.reference.request_reader import Request, RequestReader
+from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
+
+_MAX_UNREAD_BYTES = 1 << 18  # of a stream, beyond what the kernel holds
+_MAX_NAME = 256
+_LINGER_S = 5.0  # a close while the peer still sends would take the answer from it
+_ACCEPT_AGAIN_S = 0.5
+
+
+class _Stream:
+    """One request: its job in the engine, its answer, its line of the truth."""
+
+    def __init__(self, server: "ReferenceServer", peer: "_Peer", asked: Asked, request: Request):
+        self._server = server
+        self._peer = peer
+        self._keep = request.keep
+        self._writer = AnswerWriter(asked, request.name)
+        self._unwritten = self._unwritten_bytes = 0
+        self.job = Job(asked.prompt_tokens, asked.output_tokens, self._emit)
+        self._truth: dict[str, Any] = {
+            "kind": "request",
+            "request_id": request.name,
+            "received_ns": request.received_ns,
+            "prompt_tokens": asked.prompt_tokens,
+            "token_ns": [],
+        }
+
+    def start(self) -> None:
+        """Send the header and join the waiting line."""
+        self._peer.send(self._writer.head())
+        self._server.submit(self.job)
+
+    def _emit(self, number: int) -> None:
+        data = self._writer.token(number)
+        self._unwritten += 1
+        self._unwritten_bytes += len(data)
+        self._peer.send(data, self._written)
+        if self._unwritten_bytes > _MAX_UNREAD_BYTES:
+            self.finish("client does not read")
+            self._peer.close(reset=True)
+
+    def _written(self, sent_ns: int) -> None:
+        """Told the time right before the call of send() that took all there was."""
+        self._truth["token_ns"] += [sent_ns] * self._unwritten
+        self._unwritten = self._unwritten_bytes = 0
+        if self.job.is_over:
+            self.finish("whole")
+            self._peer.answered(keep=self._keep)
+
+    def finish(self, ended: str) -> None:
+        """Write this request's line of the truth, once."""
+        self.job.is_aborted = self.job.is_aborted or ended != "whole"
+        if self._peer.stream is self:
+            self._peer.stream = None
+            over = {"started_ns": self.job.started_ns, "finished_ns": monotonic_ns(), "ended": ended}
+            self._server.finish(self._truth | over)
+
+
+class _Peer:
+    """One connection of a client: its requests are answered one after the other."""
+
+    def __init__(self, server: "ReferenceServer", sock: socket.socket) -> None:
+        self._server = server
+        self._reader = RequestReader()
+        self._is_answering = False
+        self.stream: _Stream | None = None
+        self._channel: Channel | None = Channel(sock, server.inbox, self._receive, self._lose)
+
+    def _receive(self, data: bytes, at_ns: int, _: int | None) -> None:
+        self._reader.feed(data, at_ns)
+        self._answer_next()
+
+    def _answer_next(self) -> None:
+        waiting = self._reader.waiting
+        while waiting and not self._is_answering and self._channel is not None:
+            self._is_answering = True
+            self._answer(waiting.popleft())
+
+    def _answer(self, request: Request) -> None:
+        path = request.url.decode("latin-1").partition("?")[0]
+        if request.refusal is not None:
+            self._refuse(request, *request.refusal)
+        elif len(request.name) > _MAX_NAME:
+            self._refuse(request, 400, f"x-request-id may have {_MAX_NAME} characters")
+        elif request.method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
+            self._complete(request, is_chat=path.startswith("/v1/chat/"))
+        elif request.method == "GET" and (page := self._server.page(path)) is not None:
+            self._respond(request, 200, *page)
+        else:
+            self._refuse(request, 404, f"no such endpoint: {request.method} {path[:_MAX_NAME]}")
+
+    def _complete(self, request: Request, *, is_chat: bool) -> None:
+        try:
+            asked = asked_in(request.body, is_chat=is_chat)
+        except InputError as error:
+            self._refuse(request, 400, str(error))
+            return
+        if asked.model != self._server.model:
+            self._refuse(request, 404, f"The model `{str(asked.model)[:_MAX_NAME]}` does not exist.")
+            return
+        request.name = request.name or self._server.new_name(is_chat=is_chat)
+        self.stream = _Stream(self._server, self, asked, request)
+        self.stream.start()
+
+    def _refuse(self, request: Request, status: int, message: str) -> None:
+        kind = "NotFoundError" if status == 404 else "BadRequestError"
+        error = {"error": {"message": message, "type": kind, "param": None, "code": status}}
+        self._respond(request, status, "application/json", json.dumps(error).encode())
+
+    def _respond(self, request: Request, status: int, content_type: str, body: bytes) -> None:
+        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n"
+        head += f"Content-Length: {len(body)}\r\n" + ("" if request.keep else "Connection: close\r\n")
+        data = f"{head}\r\n".encode() + (b"" if request.method == "HEAD" else body)
+        self.send(data, lambda _: self.answered(keep=request.keep))
+
+    def send(self, data: bytes, sent: Callable[[int], None] | None = None) -> None:
+        """Write at once what the kernel takes; `sent` hears when the last byte went."""
+        if self._channel is not None:
+            self._channel.send(data, sent)
+
+    def answered(self, *, keep: bool) -> None:
+        """An answer has left: end the connection unless it is kept, else go on to the next request."""
+        self._is_answering = False
+        loop = asyncio.get_running_loop()
+        if keep:
+            loop.call_soon(self._answer_next)  # other tokens of this step are written first
+        elif self._reader.is_broken:
+            loop.call_later(_LINGER_S, self.close)
+        else:
+            self.close()
+
+    def _lose(self, _: str) -> None:
+        self._channel = None
+        self._server.peers.discard(self)
+        if self.stream is not None:
+            self.stream.finish("client gone")
+
+    def close(self, *, reset: bool = False) -> None:
+        """End the connection from this side."""
+        channel, self._channel = self._channel, None
+        self._server.peers.discard(self)
+        if channel is not None:
+            channel.close(reset=reset)
+
+
+class ReferenceServer:
+    """The HTTP front of the scheduler. Use as an async context manager; `base_url` is then known."""
+
+    def __init__(
+        self,
+        settings: EngineSettings | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        model: str = "reference",
+        truth: Path | None = None,
+    ) -> None:
+        self.settings = settings or EngineSettings()
+        self.model = model
+        self.base_url = ""
+        self.peers: set[_Peer] = set()
+        self._where = (host, port)
+        self._truth_path = truth
+        self._truth: FileIO | None = None
+        self._names = 0
+        self._accept_again: asyncio.TimerHandle | None = None
+        self._untold: list[dict[str, Any]] = []
+        self._scheduler = Scheduler(self.settings)
+        self._work = asyncio.Event()
+        self._exposition = Exposition(self._scheduler, model)
+
+    async def __aenter__(self) -> "ReferenceServer":
+        if self._truth_path is not None:
+            try:
+                self._truth = self._truth_path.open("xb", buffering=0)
+            except OSError as error:
+                raise InputError(
+                    f"truth {self._truth_path}: cannot be made ({error.strerror}); name a new file"
+                ) from None
+        host, port = self._where
+        try:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            self._listener = socket.create_server((host, port), family=family, backlog=1024)
+        except (OSError, OverflowError) as error:
+            raise MeasurementRefused(f"cannot serve on {host}:{port}: {error}; choose another") from None
+        self._listener.setblocking(False)
+        port = self._listener.getsockname()[1]
+        self.base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+        self.clock = ArrivalClock()
+        self.inbox = Inbox(self.clock)
+        self.clock.enable(self._listener)  # accepted sockets inherit it
+        self._alarm = Alarm()
+        self._listen()
+        engine = run_engine(
+            self._scheduler,
+            has_work=self._has_work,
+            now_ns=monotonic_ns,
+            sleep_until=self._alarm.sleep_until,
+            on_step=self._on_step,
+        )
+        self.engine = asyncio.create_task(engine)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._accept_again is not None:
+            self._accept_again.cancel()
+        asyncio.get_running_loop().remove_reader(self._listener.fileno())
+        self._listener.close()
+        self.engine.cancel()
+        for peer in tuple(self.peers):
+            if peer.stream is not None:
+                peer.stream.finish("server stopped")
+            peer.close()
+        self.inbox.close()
+        self.clock.close()
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.engine
+            self._untold.append({"kind": "end", "clock": self.clock.conditions()})
+            self._tell()
+        finally:
+            self._alarm.close()
+            if self._truth is not None:
+                self._truth.close()
+
+    def _listen(self) -> None:
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:  # out of descriptors: those that wait are kept by the kernel
+                self._rest(error)
+                return
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.peers.add(_Peer(self, sock))
+
+    def _rest(self, error: OSError) -> None:
+        """Accept nothing for a while, and say so the first time."""
+        if self._accept_again is None:
+            words = f"no connection can be accepted now ({error.strerror}); trying again and again"
+            print(words, file=sys.stderr, flush=True)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listener.fileno())
+        self._accept_again = loop.call_later(_ACCEPT_AGAIN_S, self._listen)
+
+    async def _has_work(self) -> None:
+        self._tell()
+        self._work.clear()
+        await self._work.wait()
+
+    def submit(self, job: Job) -> None:
+        """Give a job to the engine."""
+        self._scheduler.submit(job)
+        self._work.set()
+
+    def new_name(self, *, is_chat: bool) -> str:
+        """A name for a request whose client gave it none."""
+        self._names += 1
+        return f"{'chatcmpl' if is_chat else 'cmpl'}-{self._names}"
+
+    def finish(self, truth: dict[str, Any]) -> None:
+        """Keep the truth of one request that is over; it is written when the tokens of this step are."""
+        self._exposition.add_request(truth)
+        self._untold.append(truth)
+
+    def _on_step(self, step: Step, tokens: int) -> None:
+        ended_ns = monotonic_ns()
+        self._exposition.add_step(step, ended_ns, tokens)
+        self._untold.append({"kind": "step", **step.row(ended_ns)})
+        self._tell()
+
+    def _tell(self) -> None:
+        """Write what is known of the truth. Raises RecordError when it cannot be written."""
+        untold, self._untold = self._untold, []
+        if self._truth is None:
+            return
+        data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in untold).encode()
+        try:
+            while data:
+                data = data[self._truth.write(data) :]
+        except OSError as error:
+            raise RecordError(
+                f"truth {self._truth_path}: cannot be written ({error.strerror}); free the disk and run again"
+            ) from None
+
+    def page(self, path: str) -> tuple[str, bytes] | None:
+        """(content type, body) of a GET endpoint, or None if there is no such one."""
+        if path == "/v1/models":
+            model = {"id": self.model, "object": "model", "created": 0, "owned_by": "inference_lab"}
+            return "application/json", json.dumps({"object": "list", "data": [model]}).encode()
+        if path == "/health":
+            return "text/plain", b""
+        if path == "/version":
+            return "application/json", json.dumps({"version": "reference"}).encode()
+        if path == "/metrics":
+            return "text/plain; version=0.0.4", self._exposition.text()
+        return None

@@ -1,0 +1,111 @@
+"""The reference server without a network and without waiting: the same scheduler in virtual time.
+
+What takes an hour takes a moment, and every run gives the same nanoseconds.
+"""
+
+import asyncio
+import json
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from inference_lab.stream_load.client.completion import asked_in
+from inference_lab.stream_load.client.exchange import Exchange
+from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
+
+Result = TypeVar("Result")
+
+
+class _JumpingSelector(selectors.SelectSelector):
+    """Adds the time it was asked to wait to `now_ns` instead of waiting."""
+
+    now_ns = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready and timeout is None:
+            raise RuntimeError("the simulation waits for something that will never happen")
+        if not ready:
+            self.now_ns += round((timeout or 0) * 1e9)
+        return ready
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock starts at 0 and jumps to the next timer when nothing else is to do."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return self._jumping.now_ns / 1e9
+
+
+def run_in_virtual_time(start: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """The result of the coroutine, run in a virtual-time loop."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(start())
+
+
+def now_ns() -> int:
+    """The running loop's time."""
+    return round(asyncio.get_running_loop().time() * 1e9)
+
+
+async def sleep_until(deadline_ns: int) -> None:
+    """Sleep in the running loop's time."""
+    await asyncio.sleep(max(deadline_ns - now_ns(), 0) / 1e9)
+
+
+class InProcessServer:
+    """The in-process front of the scheduler. Use as an async context manager; `steps` is its truth."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._scheduler = Scheduler(settings)
+        self._work = asyncio.Event()
+        self.steps: list[Step] = []
+
+    async def __aenter__(self) -> "InProcessServer":
+        self._engine = asyncio.create_task(
+            run_engine(
+                self._scheduler,
+                has_work=self._has_work,
+                now_ns=now_ns,
+                sleep_until=sleep_until,
+                on_step=lambda step, _: self.steps.append(step),
+            )
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._engine.cancel()
+
+    async def _has_work(self) -> None:
+        self._work.clear()
+        await self._work.wait()
+
+    async def send(self, body: bytes) -> Exchange:
+        """What a client would see of the completion request with this JSON body, in virtual time."""
+        asked = asked_in(body, is_chat=False)
+        exchange = Exchange(sent_ns=now_ns(), http_status=200)
+        over = asyncio.Event()
+
+        def emit(number: int) -> None:
+            last = number == job.output_tokens
+            choice = {"text": " t", "finish_reason": "length" if last else None}
+            exchange.payloads.append(json.dumps({"choices": [choice]}).encode())
+            exchange.stamp(now_ns(), 0)
+            if last:
+                exchange.end("complete", now_ns())
+                over.set()
+
+        job = Job(asked.prompt_tokens, asked.output_tokens, emit)
+        self._scheduler.submit(job)
+        self._work.set()
+        try:
+            await over.wait()
+        except asyncio.CancelledError:
+            job.is_aborted = True
+            exchange.end("cancelled", now_ns(), "cancelled")
+        return exchange

@@ -1,0 +1,90 @@
+"""What a server says of itself on /metrics: read at once, interpreted later, so that reading disturbs little.
+
+Keeps the families of vLLM alone, which the reference server speaks too. Derives nothing.
+"""
+
+import math
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from time import monotonic_ns
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from inference_lab.stream_load.servers.server_process import get, root
+
+PREFIX = "vllm:"
+_SAME = ("engine", "model_name")  # labels over which values are put together
+
+
+@dataclass
+class Scraper:
+    """Reads /metrics when asked, and every `interval_s` in a thread of its own while `with` lasts."""
+
+    base_url: str
+    interval_s: float
+    samples: list[tuple[int, bytes | None]] = field(default_factory=list[tuple[int, bytes | None]])
+
+    def scrape(self) -> tuple[int, bytes | None]:
+        """(monotonic ns before asking, the page); None for the page of a server that does not answer."""
+        at_ns = monotonic_ns()
+        return at_ns, get(f"{root(self.base_url)}/metrics")
+
+    def __enter__(self) -> "Scraper":
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.interval_s):
+            self.samples.append(self.scrape())
+
+
+def metrics_of(page: bytes | None, *, gauges: bool = False) -> dict[str, float] | None:
+    """`{name{labels}: value}` of vLLM's families on a page, or of its gauges alone; None without a page.
+
+    Engines behind one page are one server: their values are added, but of a share (`_perc`, the used part of
+    each engine's KV cache) the largest counts, because the fullest cache is the one that makes requests wait.
+    Of a histogram its sum and count; its buckets are coarser than what is asked of them here. A value that is
+    no number is left out. A page that cannot be read (HTML, JSON, one that is cut off) is no page; that is
+    said once.
+    """
+    if page is None:
+        return None
+    values: dict[str, float] = {}
+    try:
+        text = page.decode()
+        if not text.endswith("\n"):
+            raise ValueError("its last line has no end")
+        for name, value in _values(text, gauges=gauges):
+            before = values.get(name, 0.0)
+            values[name] = max(before, value) if name.partition("{")[0].endswith("_perc") else before + value
+    except ValueError:
+        _say_unreadable()
+        return None
+    return values
+
+
+@cache
+def _say_unreadable() -> None:
+    print("a page /metrics cannot be read: it counts as no page, and so will others", file=sys.stderr)
+
+
+def _values(page: str, *, gauges: bool) -> Iterator[tuple[str, float]]:
+    for family in text_string_to_metric_families(page):
+        if not family.name.startswith(PREFIX) or family.name.endswith("_info"):
+            continue
+        if gauges and family.type != "gauge":
+            continue
+        for sample in family.samples:
+            labels = {name: value for name, value in sample.labels.items() if name not in _SAME}
+            if not sample.name.endswith(("_bucket", "_created")) and math.isfinite(sample.value):
+                words = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
+                yield sample.name.removeprefix(PREFIX) + (f"{{{words}}}" if words else ""), sample.value

@@ -1,0 +1,149 @@
+"""A server under measurement: where it is, what it is, what its engine did, and whether it still lives."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
+
+from inference_lab.errors import ConfigError, MeasurementRefused
+from inference_lab.records.installed import of_child
+from inference_lab.stream_load import guard
+
+STEP_COLUMNS = (
+    "step",
+    "started_ns",
+    "ended_ns",
+    "batch",
+    "prefill_requests",
+    "prefill_tokens",
+    "decode_requests",
+    "decode_tokens",
+    "waiting",
+    "elapsed_ms",
+)
+TAIL_LINES = 15
+_ERROR = re.compile(r"^(?:[\w.]+(?:Error|Exception)|\S+: error): .+$", re.MULTILINE)
+_NOISE = re.compile(r"nanobind: |See \S+nanobind| - (leaked|\.\.\.)|\s+warnings\.warn")  # after the end
+_STOP_S = 20.0
+_MAX_PAGE_BYTES = 16 << 20  # a server never says how much is kept of it
+_open = build_opener(ProxyHandler({})).open  # as the load client: no proxy, whatever the environment names
+
+
+@dataclass
+class Server:
+    """A running server.
+
+    `steps` gives a row for each step of the engine so far, with STEP_COLUMNS, in ns of CLOCK_MONOTONIC;
+    what a server does not say is None. `check` raises MeasurementRefused, with the end of the log, when
+    the server has died. Facts hold no path; those that only the end tells are added when it has stopped.
+    """
+
+    base_url: str
+    facts: dict[str, Any]
+    steps: Callable[[], list[dict[str, Any]]]
+    check: Callable[[], None]
+    log: Path | None = None
+    truth: Path | None = None  # of the reference server alone: what it wrote when
+
+
+@contextmanager
+def guarded(
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+) -> Generator[subprocess.Popen[bytes]]:
+    """A command whose whole family of processes ends with this block, or with this process, however it ends.
+
+    stdout and stderr go to `log`. The process given is its guard, which ends as the command does.
+    """
+    with log.open("ab") as file:
+        guarding = subprocess.Popen(
+            [sys.executable, guard.__file__, str(os.getpid()), *command],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            env=of_child() if env is None else env,
+            # Ctrl-C is for the measuring process, which ends its server itself. No session of its own: Linux
+            # weighs sessions against each other, and a server's niceness would mean nothing to its client.
+            process_group=0,
+        )
+    try:
+        yield guarding
+    finally:
+        stop(guarding)
+
+
+def stop(guarding: subprocess.Popen[bytes]) -> None:
+    """End a guarded command: its guard asks politely, then kills what is left."""
+    if guarding.stdin:
+        guarding.stdin.close()
+    try:
+        guarding.wait(_STOP_S)
+    except subprocess.TimeoutExpired:
+        guarding.send_signal(signal.SIGKILL)
+        guarding.wait()
+
+
+def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
+    """The last lines of a log but for what libraries say at their exit, each indented."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    said = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
+    kept = said[-lines:]
+    return "\n".join(f"  | {line}" for line in kept) or "  | (the log is empty)"
+
+
+def cause(log: Path) -> str:
+    """`: first error of the log`, or nothing; a stack of errors ends with the vaguest."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    found = _ERROR.search(text)
+    return f": {found[0].strip()}" if found else ""
+
+
+def get(url: str, timeout_s: float = 5.0) -> bytes | None:
+    """The body of a GET that was answered with 200, whole, in time and within bounds; else None."""
+    give_up_s, body = time.monotonic() + timeout_s, b""
+    try:
+        with _open(url, timeout=timeout_s) as answer:
+            while piece := answer.read1(1 << 20):
+                body += piece
+                if len(body) > _MAX_PAGE_BYTES or time.monotonic() > give_up_s:
+                    return None
+            return None if answer.length else body  # what is left of a body that was cut off
+    except (URLError, HTTPException, OSError, ValueError):  # HTTP errors are URLErrors; ValueError: no HTTP
+        return None
+
+
+def version(base_url: str) -> str | None:
+    """What the server's /version says, or None when it has no such page."""
+    try:
+        return str(json.loads(get(f"{root(base_url)}/version") or b"")["version"])[:100]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def root(base_url: str) -> str:
+    """Where /health, /version and /metrics stand: the base URL without its /v1."""
+    return base_url.rstrip("/").removesuffix("/v1")
+
+
+def refuse_dead(what: str, returncode: int | None, log: Path) -> None:
+    """Raises MeasurementRefused with the end of the log when a process has an exit code."""
+    if returncode is not None:
+        number = -returncode if returncode < 0 else returncode - 128  # the guard's own end, or the command's
+        how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {returncode}"
+        raise MeasurementRefused(f"{what} {how}{cause(log)}; its log {log} ends with\n{log_tail(log)}")
+
+
+def refuse_unknown(kind: str, settings: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Raises ConfigError when the settings of a server hold a key that its kind does not know."""
+    if unknown := sorted(set(settings) - known):
+        raise ConfigError(f"{kind} server: no setting {unknown[0]!r}; known are {', '.join(sorted(known))}")

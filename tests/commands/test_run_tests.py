@@ -1,0 +1,131 @@
+"""The tests stage: evidence comes from tests that ran and passed, or there is none."""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from unittest import mock
+
+from inference_lab.commands import run_tests
+from inference_lab.commands.run_tests import TestsFailed
+from tests import checkout
+
+PASSING = """
+import unittest
+
+class Example(unittest.TestCase):
+    def test_one(self):
+        with self.subTest(part=1):
+            self.assertEqual(1, 1)
+
+    def test_two(self):
+        print("noise")
+
+    @unittest.skip("no such machine here")
+    def test_three(self): ...
+"""
+SEES = """
+import os
+import sys
+import unittest
+
+class Example(unittest.TestCase):
+    def test_one(self):
+        self.assertNotIn("INFERENCE_LAB_SUBJECT", os.environ)
+        self.assertIsNone(sys.pycache_prefix)
+        self.assertNotIn("/nowhere", sys.path)
+        self.assertNotIn("", sys.path)
+        self.assertNotIn("PYTHONSAFEPATH", os.environ)
+        self.assertEqual(os.environ["OPENBLAS_NUM_THREADS"], "1")
+"""
+
+
+class RunUnitTestsTest(unittest.TestCase):
+    """A folder of made-up tests in a made-up checkout."""
+
+    def setUp(self) -> None:
+        """A checkout without tests; what the made-up ones import is forgotten again."""
+        checkout.enter(self)
+        Path("tests/test_attention.py").unlink()
+        self.enterContext(mock.patch.object(sys, "path", sys.path.copy()))
+        self.enterContext(mock.patch.dict(sys.modules))
+
+    def outcomes(self, **files: str) -> dict[str, str]:
+        """The outcomes of tests/<name>.py for each given text."""
+        for name, text in files.items():
+            Path(f"tests/{name}.py").write_text(text)
+        with contextlib.redirect_stderr(io.StringIO()):
+            return run_tests.outcomes()
+
+    def test_every_test_has_its_outcome(self) -> None:
+        """Each test id stands with passed, or skipped and why, sorted; nothing else is in the evidence."""
+        self.assertEqual(
+            self.outcomes(test_made_up_a=PASSING),
+            {
+                "test_made_up_a.Example.test_one": "passed",
+                "test_made_up_a.Example.test_three": "skipped: no such machine here",
+                "test_made_up_a.Example.test_two": "passed",
+            },
+        )
+
+    def test_what_is_no_evidence_is_refused(self) -> None:
+        """A failure, an error, an unexpected success, a file that does not import and no test at all."""
+        test = "import unittest\nclass Example(unittest.TestCase):\n    {}def test_one(self): {}\n"
+        for name, text, words in (
+            ("test_made_up_b", test.format("", "self.fail()"), "1 of 1 unit tests failed, first .*test_one"),
+            ("test_made_up_c", test.format("", "1 / 0"), "1 of 1 unit tests failed"),
+            (
+                "test_made_up_d",
+                test.format("", "\n        with self.subTest(1): self.fail()"),
+                "1 of 1 unit tests failed",
+            ),
+            (
+                "test_made_up_e",
+                test.format("@unittest.expectedFailure\n    ", "pass"),
+                "1 of 1 unit tests failed",
+            ),
+            ("test_made_up_f", "import no_such_module\n", "1 of 1 unit tests failed, first .*test_made_up_f"),
+            ("test_made_up_g", "class Example:\n    def test_one(self): ...\n", "no test was collected"),
+        ):
+            with self.subTest(words, text=text):
+                with self.assertRaisesRegex(TestsFailed, words):
+                    self.outcomes(**{name: text})
+                Path(f"tests/{name}.py").unlink()
+        with self.assertRaisesRegex(TestsFailed, "nowhere/: no such folder"):
+            run_tests.outcomes("nowhere")
+
+    def test_they_run_in_a_process_of_their_own(self) -> None:
+        """No variable of the shell steers it: not another path, not other bytecode, not a reader's file."""
+        self.assertEqual(self.run_in_a_process(SEES), {"test_made_up.Example.test_one": "passed"})
+        with self.assertRaisesRegex(TestsFailed, "1 of 1 unit tests failed, first .*test_one"):
+            self.run_in_a_process(
+                "import unittest\nclass E(unittest.TestCase):\n def test_one(self): 1 / 0\n"
+            )
+        with self.assertRaisesRegex(TestsFailed, "process ended with status -9 before it was done"):
+            self.run_in_a_process("import os\nos.kill(os.getpid(), 9)\n")
+
+    def test_a_module_that_hides_the_library_is_refused(self) -> None:
+        """A test folder's colorsys.py that the tests got instead of the standard library's is named."""
+        Path("tests/colorsys.py").write_text("")
+        with self.assertRaisesRegex(TestsFailed, r"module colorsys was taken from /.*/tests/colorsys\.py"):
+            self.run_in_a_process(f"import colorsys\n{PASSING}")
+
+    def run_in_a_process(self, text: str) -> dict[str, str]:
+        """The outcomes of one test file in a process of its own, whose words go nowhere."""
+        Path("tests/test_made_up.py").write_text(text)
+        shell = {"PYTHONPATH": "/nowhere", "PYTHONPYCACHEPREFIX": "/nowhere", run_tests.SUBJECT: "mine.py"}
+        start = run_tests.subprocess.run
+        quiet = mock.patch.object(
+            run_tests.subprocess,
+            "run",
+            lambda *words, **more: start(*words, **more, stderr=subprocess.DEVNULL),
+        )
+        with mock.patch.dict(os.environ, shell), quiet:
+            return run_tests.run_unit_tests()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,361 @@
+"""Every decode path against scalar loops, against itself on one sequence, and against exact answers."""
+
+import math
+import unittest
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_lab.mechanisms import attention
+from inference_lab.mechanisms.arrays import Array
+from inference_lab.mechanisms.kv_cache import CACHES
+from tests import scalar_oracle
+from tests.scalar_oracle import inputs, read_only
+
+BATCH_SIZES = (1, 2, 4, 8)
+WHOLE = {**attention.DECODE_PATHS, "causal_attention": attention.causal_attention}
+
+
+class OracleTest(unittest.TestCase):
+    """The oracle itself, against a sum done by hand."""
+
+    def test_two_tokens_by_hand(self) -> None:
+        """With all weights 1, tokens 1 and 2: scores 2 and 4, so weights 1/(1+e²) and e²/(1+e²)."""
+        found = scalar_oracle.decode([[1.0], [2.0]], [[1.0]], [[1.0]], [[10.0]])
+        heavy = math.exp(2) / (1 + math.exp(2))
+        self.assertEqual(found.weights[0], [1.0])
+        np.testing.assert_allclose(found.weights[1], [1 - heavy, heavy], rtol=1e-15)
+        np.testing.assert_allclose(found.output, [[10.0], [10 + 10 * heavy]], rtol=1e-15)
+        self.assertEqual(found.largest_score, 4.0)
+
+    def test_scores_shrink_with_the_square_root_of_the_width(self) -> None:
+        """Four equal columns in place of one quadruple a dot product and, over √4, double a score."""
+        found = scalar_oracle.decode([[1.0], [2.0]], [[1.0] * 4], [[1.0] * 4], [[1.0]])
+        self.assertEqual(found.largest_score, 8.0)
+
+
+class EveryPathMeetsTheOracleTest(unittest.TestCase):
+    """Each path equals the scalar loops at every position of every sequence."""
+
+    def test_every_batch_size_and_position(self) -> None:
+        """All paths and the masked pass equal the oracle for B in 1, 2, 4, 8, float64 and float32."""
+        for B in BATCH_SIZES:
+            for dtype in (np.float64, np.float32):
+                arrays = inputs(B, 7, dtype=dtype, seed=B)
+                expected = scalar_oracle.decode_batch(*arrays)
+                allowed = scalar_oracle.tolerance(expected, dtype)
+                for name, path in WHOLE.items():
+                    output = path(*arrays)
+                    self.assertEqual((output.shape, output.dtype), ((B, 7, 5), dtype))
+                    for b in range(B):
+                        for t in range(7):
+                            with self.subTest(path=name, B=B, dtype=dtype.__name__, b=b, t=t):
+                                error = np.abs(output[b, t] - expected[b].output[t]).max()
+                                self.assertLessEqual(error, allowed)
+
+    def test_every_step_returns_weights_and_caches(self) -> None:
+        """Each decode_step, with either cache, gives the oracle's output, weights, keys and values."""
+        arrays = x, wq, wk, wv = inputs(2, 7)
+        expected = scalar_oracle.decode_batch(*arrays)
+        allowed = scalar_oracle.tolerance(expected, x.dtype)
+        for name, kind in CACHES.items():
+            cache = kind((2, 7), 3, 5, x.dtype)
+            for t in range(7):
+                found = attention.decode_step(read_only(x[:, t]), wq, wk, wv, cache)
+                for b, one in enumerate(expected):
+                    whole = (
+                        one.output[t],
+                        one.weights[t],
+                        one.keys[: t + 1],
+                        one.values[: t + 1],
+                    )
+                    for what, actual, desired in zip(
+                        ("output", "weights", "keys", "values"), found, whole, strict=True
+                    ):
+                        with self.subTest(cache=name, t=t, b=b, what=what):
+                            np.testing.assert_allclose(actual[b], desired, rtol=0, atol=allowed)
+
+    def test_returned_caches_hold_every_token(self) -> None:
+        """cached_attention returns the projected key and value of each token, in order, for both caches."""
+        arrays = inputs(4, 7)
+        expected = scalar_oracle.decode_batch(*arrays)
+        allowed = scalar_oracle.tolerance(expected, np.float64)
+        for cache in CACHES:
+            _, k_cache, v_cache = attention.cached_attention(*arrays, cache=cache)
+            for b, one in enumerate(expected):
+                with self.subTest(cache=cache, b=b):
+                    np.testing.assert_allclose(k_cache[b], one.keys, rtol=0, atol=allowed)
+                    np.testing.assert_allclose(v_cache[b], one.values, rtol=0, atol=allowed)
+
+    def test_the_seeds_own_assertion(self) -> None:
+        """Cached and uncached outputs agree to rtol 1e-7, atol 1e-8 in float64 at the measured size."""
+        x, wq, wk, wv = inputs(2, 128, C=64, D=64, E=64)
+        expected = attention.decode_without_cache(x, wq, wk, wv)
+        others = {
+            "last query": attention.decode_without_cache_last_query(x, wq, wk, wv),
+            "one pass": attention.causal_attention(x, wq, wk, wv),
+            "default": attention.cached_attention(x, wq, wk, wv)[0],
+            "dynamic": attention.cached_attention(x, wq, wk, wv, cache="dynamic")[0],
+        }
+        for name, actual in others.items():
+            with self.subTest(name):
+                np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-8)
+
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    @given(
+        B=st.integers(1, 3),
+        T=st.integers(1, 5),
+        widths=st.tuples(*[st.integers(1, 4)] * 3),
+        dtype=st.sampled_from((np.float32, np.float64)),
+        layouts=st.tuples(*[st.sampled_from(("C", "F", "reversed", "strided", "unaligned"))] * 4),
+        seed=st.integers(0, 99),
+    )
+    def test_any_shape_dtype_and_memory_layout(
+        self,
+        B: int,
+        T: int,
+        widths: tuple[int, int, int],
+        dtype: type,
+        layouts: tuple[str, ...],
+        seed: int,
+    ) -> None:
+        """All paths equal the oracle whatever the sizes, the dtype and the strides of the inputs."""
+        arrays = inputs(B, T, *widths, dtype=dtype, seed=seed)
+        expected = scalar_oracle.decode_batch(*arrays)
+        allowed = scalar_oracle.tolerance(expected, dtype)
+        desired = np.array([one.output for one in expected])
+        x, wq, wk, wv = (laid_out(a, layout) for a, layout in zip(arrays, layouts, strict=True))
+        attention.check_inputs(x, wq, wk, wv)
+        for name, path in WHOLE.items():
+            output = path(x, wq, wk, wv)
+            self.assertEqual(output.dtype, dtype, name)
+            np.testing.assert_allclose(output, desired, rtol=0, atol=allowed, err_msg=name)
+
+
+class BatchTest(unittest.TestCase):
+    """A batch is its sequences: none changes another, and one alone gives the same."""
+
+    def test_a_batch_row_equals_the_sequence_alone(self) -> None:
+        """Row b of a batch equals x[b] decoded as (T, C) and as (1, T, C), for each path and B."""
+        for B in BATCH_SIZES:
+            x, *weights = inputs(B, 7, seed=B)
+            for name, path in WHOLE.items():
+                batched = path(x, *weights)
+                for b in range(B):
+                    with self.subTest(path=name, B=B, b=b):
+                        alone = path(x[b], *weights)
+                        self.assertEqual(alone.shape, (7, 5))
+                        np.testing.assert_allclose(batched[b], alone, rtol=0, atol=1e-14)
+                        one = path(x[b : b + 1], *weights)
+                        np.testing.assert_allclose(one[0], alone, rtol=0, atol=1e-14)
+
+    def test_sequential_equals_batched(self) -> None:
+        """Decoding the sequences one after another gives the batch's output, for each path."""
+        for B in BATCH_SIZES:
+            arrays = inputs(B, 7, seed=B)
+            for name, path in attention.DECODE_PATHS.items():
+                with self.subTest(path=name, B=B):
+                    output = attention.sequential(path, *arrays)
+                    np.testing.assert_allclose(output, path(*arrays), rtol=0, atol=1e-14)
+        x, *weights = arrays
+        alone = attention.sequential(attention.preallocated, x[0], *weights)
+        np.testing.assert_allclose(alone, output[0], rtol=0, atol=1e-14)
+
+    def test_no_sequence_sees_another(self) -> None:
+        """Changing one sequence leaves every other sequence's output and caches bit-identical."""
+        x, *weights = inputs(4, 7)
+        changed = x.copy()
+        changed[1] = -3 * x[1] + 1
+        others = [0, 2, 3]
+        for name, path in WHOLE.items():
+            with self.subTest(name):
+                before, after = path(x, *weights), path(changed, *weights)
+                np.testing.assert_array_equal(before[others], after[others])
+                self.assertGreater(np.abs(before[1] - after[1]).min(axis=-1).min(), 0)
+        for cache in CACHES:
+            for before, after in zip(
+                attention.cached_attention(x, *weights, cache=cache),
+                attention.cached_attention(changed, *weights, cache=cache),
+                strict=True,
+            ):
+                with self.subTest(cache=cache):
+                    np.testing.assert_array_equal(before[others], after[others])
+
+    def test_no_token_sees_a_later_one(self) -> None:
+        """Changing the tokens after t leaves outputs up to t bit-identical, and changes those after."""
+        x, *weights = inputs(2, 7)
+        for name, path in WHOLE.items():
+            before = path(x, *weights)
+            for t in range(6):
+                changed = x.copy()
+                changed[:, t + 1 :] = 5 - x[:, t + 1 :]
+                with self.subTest(path=name, t=t):
+                    after = path(changed, *weights)
+                    np.testing.assert_array_equal(before[:, : t + 1], after[:, : t + 1])
+                    self.assertTrue((before[:, t + 1 :] != after[:, t + 1 :]).any(axis=-1).all())
+
+
+class KnownAnswerTest(unittest.TestCase):
+    """Cases whose answer needs no attention code at all."""
+
+    def test_equal_scores_average_the_values_so_far(self) -> None:
+        """With wq = 0 every score is 0 and output t is the mean of the first t + 1 values."""
+        x, wq, wk, wv = inputs(2, 7)
+        values = x @ wv
+        means = np.stack([values[:, : t + 1].mean(axis=1) for t in range(7)], axis=1)
+        for name, path in WHOLE.items():
+            with self.subTest(name):
+                output = path(x, np.zeros_like(wq), wk, wv)
+                np.testing.assert_allclose(output, means, rtol=0, atol=1e-14)
+
+    def test_a_spike_is_found_in_its_slot(self) -> None:
+        """A key whose logit stands 20 above the rest gives its value to every later token, T = 40.
+
+        A mean over many tokens is small and hides a wrong slot; a spike does not.
+        """
+        T = 40
+        for dtype in (np.float64, np.float32):
+            for slot in (0, 1, 20, T - 1):
+                x = np.zeros((2, T, 3), dtype)
+                x[..., 0] = 1  # the query of every token
+                x[:, slot, 1] = 20  # the key of one
+                x[..., 2] = np.arange(2 * T).reshape(2, T)  # the value says which token it is
+                wq, wk, wv = (np.eye(3, dtype=dtype)[:, [column]] for column in range(3))
+                for name, path in WHOLE.items():
+                    with self.subTest(path=name, slot=slot, dtype=dtype.__name__):
+                        spike = path(x, wq, wk, wv)[:, slot:, 0]
+                        # T others weigh e⁻²⁰ each and differ by at most T from the spike's value.
+                        desired = np.broadcast_to(x[:, slot, 2:], spike.shape)
+                        allowed = T * T * math.exp(-20) + 40 * np.finfo(dtype).eps * 2 * T
+                        np.testing.assert_allclose(spike, desired, rtol=0, atol=allowed)
+
+    def test_large_scores_do_not_overflow(self) -> None:
+        """Scores where exp alone overflows (above 88.7 in float32, 709 in float64) stay finite and right.
+
+        The scores of the two sequences lie far apart, so a maximum over the batch would leave 0/0.
+        """
+        for dtype, size in ((np.float32, 16.0), (np.float64, 40.0)):
+            x, *weights = inputs(2, 6, dtype=dtype)
+            x = x * np.array([size, 1], dtype)[:, None, None]
+            expected = scalar_oracle.decode_batch(x, *weights)
+            self.assertGreater(expected[0].largest_score, math.log(np.finfo(dtype).max))
+            self.assertLess(expected[1].largest_score, 5)
+            allowed = scalar_oracle.tolerance(expected, dtype)
+            for name, path in WHOLE.items():
+                with self.subTest(path=name, dtype=dtype.__name__), np.errstate(all="raise", under="ignore"):
+                    output = path(x, *weights)
+                    desired = [one.output for one in expected]
+                    np.testing.assert_allclose(output, desired, rtol=0, atol=allowed)
+
+    def test_scores_far_below_zero_do_not_underflow(self) -> None:
+        """Where every score of a row is -800, its softmax is still uniform, not 0/0."""
+        x = np.ones((2, 5, 1))
+        x[1] = 0.5
+        wq, wk, wv = np.array([[-800.0]]), np.array([[1.0]]), np.array([[3.0]])
+        for name, path in WHOLE.items():
+            with self.subTest(name):
+                np.testing.assert_allclose(path(x, wq, wk, wv), 3 * x, rtol=1e-14)
+
+
+class SoftmaxTest(unittest.TestCase):
+    """softmax along any axis."""
+
+    def test_known_values(self) -> None:
+        """exp(ln 1), exp(ln 2), exp(ln 5) weigh 1/8, 2/8, 5/8."""
+        row = np.log(np.array([1.0, 2.0, 5.0]))
+        np.testing.assert_allclose(attention.softmax(row, 0), [0.125, 0.25, 0.625], rtol=1e-15)
+
+    def test_each_axis_sums_to_one_and_only_it(self) -> None:
+        """Sums along the named axis are 1, sums along another are not; the dtype stays."""
+        for dtype in (np.float32, np.float64):
+            x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(dtype)
+            for axis in (0, 1, 2, -1):
+                with self.subTest(axis=axis, dtype=dtype.__name__):
+                    weights = attention.softmax(read_only(x), axis)
+                    self.assertEqual(weights.dtype, dtype)
+                    np.testing.assert_allclose(weights.sum(axis), 1, rtol=1e-6)
+                    self.assertGreater(np.abs(weights.sum((axis + 1) % 3) - 1).max(), 0.1)
+
+    def test_rows_far_apart(self) -> None:
+        """A shift of a whole row changes nothing, however large: each row has its own maximum."""
+        x = np.array([[0.0, 1.0], [1000.0, 1001.0], [-1000.0, -999.0]])
+        weights = attention.softmax(x, -1)
+        np.testing.assert_allclose(weights, np.broadcast_to(weights[0], (3, 2)), rtol=1e-12)
+
+    def test_minus_infinity_weighs_nothing(self) -> None:
+        """A score of -inf gets the weight 0 exactly."""
+        weights = attention.softmax(np.array([0.0, -np.inf, 0.0]), 0)
+        np.testing.assert_array_equal(weights, [0.5, 0.0, 0.5])
+
+
+class ScaledDotProductAttentionTest(unittest.TestCase):
+    """Attention of any queries over any keys, with and without a mask."""
+
+    def setUp(self) -> None:
+        """Two sequences of 4 queries over 6 keys; all axes differ."""
+        rng = np.random.default_rng(3)
+        shapes = ((2, 4, 3), (2, 6, 3), (2, 6, 5))
+        self.q, self.k, self.v = (read_only(rng.standard_normal(shape)) for shape in shapes)
+
+    def test_equals_the_formula_in_scalars(self) -> None:
+        """Weights are exp(q·k/√D) over their sum, output their mean of the values, query by query."""
+        output, weights = attention.scaled_dot_product_attention(self.q, self.k, self.v)
+        self.assertEqual((output.shape, weights.shape), ((2, 4, 5), (2, 4, 6)))
+        for b, t in np.ndindex(2, 4):
+            scores = [math.fsum(self.q[b, t] * self.k[b, s]) / math.sqrt(3) for s in range(6)]
+            exponentials = [math.exp(score) for score in scores]
+            desired = [e / math.fsum(exponentials) for e in exponentials]
+            mean = [math.fsum(desired * self.v[b, :, e]) for e in range(5)]
+            np.testing.assert_allclose(weights[b, t], desired, rtol=0, atol=1e-14)
+            np.testing.assert_allclose(output[b, t], mean, rtol=0, atol=3e-14)
+
+    def test_weights_sum_to_one_and_a_hidden_key_weighs_zero(self) -> None:
+        """Weights are ≥ 0 and sum to 1; where the mask is False they are exactly 0, elsewhere not."""
+        mask = np.random.default_rng(4).random((2, 4, 6)) < 0.5
+        mask[..., 0] = True
+        _, weights = attention.scaled_dot_product_attention(self.q, self.k, self.v, mask)
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-14)
+        np.testing.assert_array_equal(weights > 0, mask)
+
+    def test_a_hidden_key_may_hold_anything(self) -> None:
+        """A huge finite key and value behind the mask change no bit of the output."""
+        mask = np.arange(6) < 5
+        k, v = self.k.copy(), self.v.copy()
+        k[:, 5], v[:, 5] = 1e150, -1e150
+        before, _ = attention.scaled_dot_product_attention(self.q, self.k, self.v, mask)
+        after, _ = attention.scaled_dot_product_attention(self.q, k, v, mask)
+        np.testing.assert_array_equal(before, after)
+
+    def test_a_mask_broadcasts(self) -> None:
+        """A mask (T, S) serves every sequence as the same mask (B, T, S) does; (T, C) inputs work too."""
+        mask = np.tri(4, 6, 2, dtype=bool)
+        small, _ = attention.scaled_dot_product_attention(self.q, self.k, self.v, mask)
+        full = np.broadcast_to(mask, (2, 4, 6))
+        large, _ = attention.scaled_dot_product_attention(self.q, self.k, self.v, full)
+        np.testing.assert_array_equal(small, large)
+        alone, _ = attention.scaled_dot_product_attention(self.q[0], self.k[0], self.v[0], mask)
+        np.testing.assert_allclose(alone, small[0], rtol=0, atol=1e-14)
+
+    def test_float32_stays(self) -> None:
+        """Scale and mask leave float32 float32: np.sqrt or a float64 -inf would widen it."""
+        q, k, v = (a.astype(np.float32) for a in (self.q, self.k, self.v))
+        for mask in (None, np.ones((4, 6), bool)):
+            output, weights = attention.scaled_dot_product_attention(q, k, v, mask)
+            self.assertEqual((output.dtype, weights.dtype), (np.float32, np.float32))
+
+
+def laid_out(array: Array, layout: str) -> Array:
+    """The same values, read-only, in another memory layout."""
+    if layout == "F":
+        found = np.asfortranarray(array)
+    elif layout == "reversed":  # negative strides
+        found = np.flip(np.flip(array).copy())
+    elif layout == "strided":
+        found = np.repeat(array, 2, axis=-1)[..., ::2]
+    elif layout == "unaligned":
+        found = np.ndarray(array.shape, array.dtype, bytearray(array.nbytes + 1), offset=1)
+        found[...] = array
+    else:
+        found = array.copy()
+    return read_only(found)

@@ -1,0 +1,381 @@
+"""Cached multi-head attention: every step, every cached number, both caches, and what a cache refuses."""
+
+import unittest
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_lab.errors import InputError
+from inference_lab.mechanisms import multi_head
+from inference_lab.mechanisms.arrays import Array
+from tests import subject
+from tests.scalar_multi_head_oracle import decode_heads, inputs
+from tests.scalar_oracle import tolerance
+
+tried = subject.of(multi_head)
+
+CACHES = ("DynamicHeadCache", "PreallocatedHeadCache")
+SHAPES = ((2, 7, 3, 3, 5), (2, 6, 6, 2, 3), (3, 5, 8, 2, 4), (2, 5, 4, 1, 3))  # (B, T, H, G, D)
+
+
+def empty_cache(kind: str, B: int, T: int, G: int, D: int, dtype: Any = np.float64) -> Any:
+    """A new cache of this kind for T tokens."""
+    made = getattr(tried, kind)
+    return made(B, G, D, dtype, T) if kind == "PreallocatedHeadCache" else made(B, G, D, dtype)
+
+
+def allowed_error(expected: Any, dtype: Any) -> float:
+    """The largest error allowed in any output of these sequences and heads."""
+    return tolerance([head for sequence in expected for head in sequence], dtype)
+
+
+class EveryStepTest(unittest.TestCase):
+    """What one decode step computes and what the cache holds after it."""
+
+    def test_shapes_at_every_step(self) -> None:
+        """At step t: q, k, v of one token, a cache and weights of t + 1 positions, one output a head."""
+        for kind in CACHES:
+            for B, T, H, G, D in SHAPES:
+                x, *weights = inputs(B, T, H, G, D)
+                cache = empty_cache(kind, B, T, G, D)
+                for t in range(T):
+                    with self.subTest(cache=kind, B=B, H=H, G=G, D=D, t=t):
+                        step = tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
+                        self.assertEqual(step.q.shape, (B, H, 1, D))
+                        self.assertEqual((step.k.shape, step.v.shape), ((B, G, 1, D), (B, G, 1, D)))
+                        self.assertEqual(cache.length, t + 1)
+                        self.assertEqual((cache.k.shape, cache.v.shape), ((B, G, t + 1, D),) * 2)
+                        self.assertEqual(step.weights.shape, (B, H, 1, t + 1))
+                        self.assertEqual(step.output.shape, (B, H, 1, D))
+
+    def test_output_and_weights_at_every_step(self) -> None:
+        """Each step equals the scalar loops, and the last position of a full recompute of its prefix."""
+        for kind in CACHES:
+            for B, T, H, G, D in SHAPES:
+                for dtype in (np.float64, np.float32):
+                    x, *weights = inputs(B, T, H, G, D, dtype=dtype)
+                    expected = decode_heads(x, *weights, H, G)
+                    allowed = allowed_error(expected, dtype)
+                    cache = empty_cache(kind, B, T, G, D, dtype)
+                    for t in range(T):
+                        step = tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
+                        full, _ = multi_head.multi_head_attention(x[:, : t + 1], *weights, H, G)
+                        self.assertEqual(step.output.dtype, dtype)
+                        with self.subTest(cache=kind, B=B, H=H, G=G, D=D, dtype=dtype.__name__, t=t):
+                            self.assertLessEqual(np.abs(step.output - full[:, :, -1:]).max(), allowed)
+                            for b, h in np.ndindex(B, H):
+                                one = expected[b][h]
+                                self.assertLessEqual(
+                                    np.abs(step.output[b, h, 0] - one.output[t]).max(), allowed
+                                )
+                                self.assertLessEqual(
+                                    np.abs(step.weights[b, h, 0] - one.weights[t]).max(), allowed
+                                )
+
+    def test_every_slot_of_the_cache_at_every_step(self) -> None:
+        """After step t slot s holds the key and value of token s, for every s up to t, head and sequence."""
+        for kind in CACHES:
+            for B, T, H, G, D in SHAPES:
+                x, *weights = inputs(B, T, H, G, D)
+                expected = decode_heads(x, *weights, H, G)
+                cache = empty_cache(kind, B, T, G, D)
+                for t in range(T):
+                    tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
+                    with self.subTest(cache=kind, B=B, H=H, G=G, D=D, t=t):
+                        for b, g in np.ndindex(B, G):
+                            one = expected[b][g * (H // G)]
+                            np.testing.assert_allclose(cache.k[b, g], one.keys[: t + 1], atol=1e-13)
+                            np.testing.assert_allclose(cache.v[b, g], one.values[: t + 1], atol=1e-13)
+
+    def test_arguments_are_left_alone_and_not_kept(self) -> None:
+        """Keys and values overwritten by their owner after an append change nothing in either cache."""
+        for kind in CACHES:
+            with self.subTest(cache=kind):
+                cache = empty_cache(kind, 2, 4, 3, 5)
+                k, v = np.ones((2, 3, 1, 5)), np.full((2, 3, 1, 5), 2.0)
+                cache.append(k, v)
+                k[:], v[:] = 9.0, 9.0
+                self.assertTrue((cache.k == 1.0).all())
+                self.assertTrue((cache.v == 2.0).all())
+
+
+class WholeSequenceTest(unittest.TestCase):
+    """Prefill and decode of a whole sequence against the computation without a cache."""
+
+    def test_prefill_of_any_length_then_decode(self) -> None:
+        """A prompt of 1 to T tokens, then single tokens: the outputs and the cache are always the same."""
+        B, T, H, G, D = 2, 6, 6, 2, 3
+        arrays = inputs(B, T, H, G, D)
+        expected, _ = multi_head.multi_head_attention(*arrays, H, G)
+        _, k, v = multi_head.project(*arrays, H, G)
+        allowed = allowed_error(decode_heads(*arrays, H, G), np.float64)
+        for kind in CACHES:
+            for prompt_length in range(1, T + 1):
+                with self.subTest(cache=kind, prompt_length=prompt_length):
+                    cache = empty_cache(kind, B, T, G, D)
+                    output = tried.cached_multi_head_attention(
+                        *arrays, H, G, cache=cache, prompt_length=prompt_length
+                    )
+                    self.assertEqual(output.shape, (B, H, T, D))
+                    self.assertLessEqual(np.abs(output - expected).max(), allowed)
+                    np.testing.assert_allclose(cache.k, k, rtol=0, atol=1e-14)
+                    np.testing.assert_allclose(cache.v, v, rtol=0, atol=1e-14)
+
+    def test_a_prompt_behind_cached_tokens(self) -> None:
+        """A prefill that starts behind cached tokens sees all of those and none of its own future."""
+        B, T, H, G, D = 2, 7, 6, 3, 2
+        x, *weights = inputs(B, T, H, G, D)
+        expected, _ = multi_head.multi_head_attention(x, *weights, H, G)
+        for kind in CACHES:
+            cache = empty_cache(kind, B, T, G, D)
+            pieces = [
+                tried.cached_multi_head_attention(
+                    x[:, start:end], *weights, H, G, cache=cache, prompt_length=n
+                )
+                for start, end, n in ((0, 2, 2), (2, 5, 3), (5, 7, 1))
+            ]
+            with self.subTest(cache=kind):
+                np.testing.assert_allclose(np.concatenate(pieces, axis=2), expected, rtol=1e-7, atol=1e-8)
+            cache.reset()
+            textbook = [
+                tried.cached_step(x[:, start:end], *weights, H, G, cache).output
+                for start, end in ((0, 2), (2, 5), (5, 7))
+            ]
+            with self.subTest(cache=kind, form="textbook"):
+                np.testing.assert_allclose(np.concatenate(textbook, axis=2), expected, rtol=1e-7, atol=1e-8)
+
+    def test_sequences_do_not_share_a_cache(self) -> None:
+        """One sequence changed: its outputs and cached rows change, the others' stay bit for bit."""
+        B, T, H, G, D = 3, 5, 6, 2, 3
+        x, *weights = inputs(B, T, H, G, D)
+        for kind in CACHES:
+            one, two = (empty_cache(kind, B, T, G, D) for _ in range(2))
+            before = tried.cached_multi_head_attention(x, *weights, H, G, cache=one)
+            for b in range(B):
+                other = x.copy()
+                other[b] += 1.0
+                two.reset()
+                after = tried.cached_multi_head_attention(other, *weights, H, G, cache=two)
+                for name, now, then in (("output", after, before), ("k", two.k, one.k), ("v", two.v, one.v)):
+                    changed = [i for i in range(B) if not np.array_equal(now[i], then[i])]
+                    self.assertEqual(changed, [b], f"{kind}: {name}")
+
+    def test_heads_do_not_share_a_cache(self) -> None:
+        """Columns of one key/value head changed: only the query heads of its group change, at every step."""
+        B, T, H, G, D = 2, 5, 6, 2, 3
+        x, wq, wk, wv = inputs(B, T, H, G, D)
+        for kind in CACHES:
+            before = tried.cached_multi_head_attention(
+                x, wq, wk, wv, H, G, cache=empty_cache(kind, B, T, G, D)
+            )
+            for g in range(G):
+                other = wv.copy()
+                other[:, g * D : (g + 1) * D] += 1.0
+                after = tried.cached_multi_head_attention(
+                    x, wq, wk, other, H, G, cache=empty_cache(kind, B, T, G, D)
+                )
+                for t in range(T):
+                    changed = [h for h in range(H) if not np.array_equal(after[:, h, t], before[:, h, t])]
+                    self.assertEqual(changed, list(range(g * 3, g * 3 + 3)), f"{kind}: position {t}")
+
+    def test_each_sequence_as_if_alone(self) -> None:
+        """Every row of a batch equals the same sequence decoded by itself."""
+        B, T, H, G, D = 4, 5, 6, 2, 3
+        x, *weights = inputs(B, T, H, G, D)
+        allowed = allowed_error(decode_heads(x, *weights, H, G), np.float64)
+        for kind in CACHES:
+            batch = tried.cached_multi_head_attention(x, *weights, H, G, cache=empty_cache(kind, B, T, G, D))
+            for b in range(B):
+                alone = tried.cached_multi_head_attention(
+                    x[b : b + 1], *weights, H, G, cache=empty_cache(kind, 1, T, G, D)
+                )
+                self.assertLessEqual(np.abs(batch[b] - alone[0]).max(), allowed, f"{kind}: sequence {b}")
+
+    @settings(max_examples=50, deadline=None, derandomize=True)
+    @given(st.data())
+    def test_any_shape_order_and_prompt(self, data: st.DataObject) -> None:
+        """Over B, T, H, G, D, dtype, memory order and prompt length: cached = uncached = scalar loops."""
+        B, T, G, group, D = (
+            data.draw(st.integers(1, most), label=name)
+            for name, most in (("B", 3), ("T", 6), ("G", 3), ("H//G", 3), ("D", 4))
+        )
+        H = G * group
+        dtype = data.draw(st.sampled_from((np.float32, np.float64)), label="dtype")
+        arrays = inputs(B, T, H, G, D, dtype=dtype, seed=data.draw(st.integers(0, 99), label="seed"))
+        orders = data.draw(st.tuples(*[st.sampled_from(tuple(ORDERS))] * 4), label="memory orders")
+        arrays = [ORDERS[order](array) for order, array in zip(orders, arrays, strict=True)]
+        kind = data.draw(st.sampled_from(CACHES), label="cache")
+        prompt_length = data.draw(st.integers(1, T), label="prompt_length")
+        cached = tried.cached_multi_head_attention(
+            *arrays, H, G, cache=empty_cache(kind, B, T, G, D, dtype), prompt_length=prompt_length
+        )
+        full, _ = multi_head.multi_head_attention(*arrays, H, G)
+        expected = decode_heads(*arrays, H, G)
+        scalar = np.array([[head.output for head in sequence] for sequence in expected])
+        allowed = allowed_error(expected, dtype)
+        self.assertEqual(cached.dtype, dtype)
+        self.assertLessEqual(np.abs(cached - scalar).max(), allowed)
+        self.assertLessEqual(np.abs(full - scalar).max(), allowed)
+
+
+def _strided(array: Array) -> Array:
+    wide = np.zeros((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+    wide[..., ::2] = array
+    return wide[..., ::2]
+
+
+ORDERS = {
+    "C": np.ascontiguousarray,
+    "Fortran": np.asfortranarray,
+    "strided": _strided,
+    "reversed": lambda array: np.ascontiguousarray(array[::-1])[::-1],
+}
+
+
+class CacheTest(unittest.TestCase):
+    """The caches by themselves: reuse, views, memory, refusals."""
+
+    def test_nothing_old_is_seen_after_a_reset(self) -> None:
+        """A cache used for huge values, reset and used again gives bit for bit what a new one gives."""
+        B, T, H, G, D = 2, 6, 6, 2, 3
+        x, *weights = inputs(B, T, H, G, D)
+        for kind in CACHES:
+            with self.subTest(cache=kind):
+                used, new = (empty_cache(kind, B, T, G, D) for _ in range(2))
+                tried.cached_multi_head_attention(1e3 * x, *weights, H, G, cache=used)
+                used.reset()
+                self.assertEqual((used.length, used.k.shape, used.v.shape), (0, (B, G, 0, D), (B, G, 0, D)))
+                for t in range(T):
+                    old = tried.cached_step(x[:, t : t + 1], *weights, H, G, used)
+                    fresh = tried.cached_step(x[:, t : t + 1], *weights, H, G, new)
+                    np.testing.assert_array_equal(old.output, fresh.output)
+                    np.testing.assert_array_equal(used.k, new.k)
+                    np.testing.assert_array_equal(used.v, new.v)
+
+    def test_truncated_tokens_are_forgotten(self) -> None:
+        """After truncate(n) the cache is as it was after n tokens, and decoding goes on from there."""
+        B, T, H, G, D = 2, 6, 6, 2, 3
+        x, *weights = inputs(B, T, H, G, D)
+        for kind in CACHES:
+            with self.subTest(cache=kind):
+                cache = empty_cache(kind, B, T, G, D)
+                output = tried.cached_multi_head_attention(x, *weights, H, G, cache=cache)
+                kept = cache.k.copy()
+                cache.truncate(4)
+                np.testing.assert_array_equal(cache.k, kept[:, :, :4])
+                again = tried.cached_multi_head_attention(x[:, 4:], *weights, H, G, cache=cache)
+                np.testing.assert_array_equal(again, output[:, :, 4:])
+                np.testing.assert_array_equal(cache.k, kept)
+
+    def test_free_slots_are_never_read(self) -> None:
+        """With every new array full of NaN, outputs are finite: 0 · NaN of a free slot would show."""
+        B, T, H, G, D = 2, 5, 6, 2, 3
+        x, *weights = inputs(B, T, H, G, D)
+        with mock.patch("numpy.empty", side_effect=lambda shape, dtype: np.full(shape, np.nan, dtype)):
+            cache = empty_cache("PreallocatedHeadCache", B, 3 * T, G, D)
+        output = tried.cached_multi_head_attention(x, *weights, H, G, cache=cache, prompt_length=2)
+        self.assertTrue(np.isfinite(output).all())
+
+    def test_views_handed_out_are_read_only(self) -> None:
+        """Nobody can write into a cache through the keys and values it hands out."""
+        for kind in CACHES:
+            cache = empty_cache(kind, 2, 4, 3, 5)
+            cache.append(np.ones((2, 3, 2, 5)), np.ones((2, 3, 2, 5)))
+            for view in (cache.k, cache.v):
+                with self.subTest(cache=kind), self.assertRaises(ValueError):
+                    view[0, 0, 0, 0] = 5.0
+
+    def test_what_an_old_view_sees(self) -> None:
+        """Keys taken before a reset show what a preallocated cache writes next; a dynamic cache's do not."""
+        for kind, seen in (("PreallocatedHeadCache", 7.0), ("DynamicHeadCache", 1.0)):
+            with self.subTest(cache=kind):
+                cache = empty_cache(kind, 2, 4, 3, 5)
+                cache.append(np.ones((2, 3, 2, 5)), np.ones((2, 3, 2, 5)))
+                old = cache.k
+                cache.reset()
+                cache.append(np.full((2, 3, 2, 5), 7.0), np.full((2, 3, 2, 5), 7.0))
+                self.assertTrue((old == seen).all())
+
+    def test_bytes_held(self) -> None:
+        """A preallocated cache holds 2·B·G·capacity·D elements at once, a dynamic one those of its length."""
+        fixed = empty_cache("PreallocatedHeadCache", 2, 7, 3, 5, np.float32)
+        grown = empty_cache("DynamicHeadCache", 2, 7, 3, 5, np.float32)
+        self.assertEqual((fixed.nbytes, grown.nbytes), (2 * 2 * 3 * 7 * 5 * 4, 0))
+        for length in (1, 2, 3):
+            for cache in (fixed, grown):
+                cache.append(*(np.ones((2, 3, 1, 5), np.float32),) * 2)
+            self.assertEqual((fixed.nbytes, grown.nbytes), (1680, 2 * 2 * 3 * length * 5 * 4))
+
+    def test_refusals_name_the_rule_and_keep_the_cache(self) -> None:
+        """Wrong batch, heads, width or dtype, an unlike pair: InputError, and the cache is as before."""
+        good = np.ones((2, 3, 1, 5))
+        cases: tuple[tuple[Array, Array, str], ...] = (
+            (np.ones((4, 3, 1, 5)), np.ones((4, 3, 1, 5)), r"\(4, 3, 1, 5\) do not fit.*B=2, G=3, D=5"),
+            (np.ones((2, 6, 1, 5)), np.ones((2, 6, 1, 5)), r"\(2, 6, 1, 5\) do not fit"),
+            (np.ones((2, 3, 1, 4)), np.ones((2, 3, 1, 4)), r"\(2, 3, 1, 4\) do not fit"),
+            (np.ones((2, 3, 5)), np.ones((2, 3, 5)), r"\(2, 3, 5\) do not fit"),
+            (good.astype(np.float32), good.astype(np.float32), "float32 and this cache is float64"),
+            (good, np.ones((2, 3, 2, 5)), r"k is .*\(2, 3, 1, 5\) and v is .*\(2, 3, 2, 5\), must be alike"),
+            (good, good.astype(np.float32), "k is float64 .* and v is float32"),
+        )
+        for kind in CACHES:
+            cache = empty_cache(kind, 2, 2, 3, 5)
+            cache.append(good, good)
+            for k, v, message in cases:
+                with self.subTest(cache=kind, message=message):
+                    with self.assertRaisesRegex(InputError, message):
+                        cache.append(k, v)
+                    self.assertEqual((cache.length, cache.k.shape), (1, (2, 3, 1, 5)))
+
+    def test_no_room(self) -> None:
+        """One token beyond the capacity is refused with the numbers, and before any arithmetic."""
+        B, T, H, G, D = 2, 5, 6, 2, 3
+        arrays = inputs(B, T, H, G, D)
+        cache = empty_cache("PreallocatedHeadCache", B, 4, G, D)
+        with self.assertRaisesRegex(InputError, "5 more positions do not fit: 0 of a capacity of 4"):
+            tried.cached_multi_head_attention(*arrays, H, G, cache=cache)
+        self.assertEqual(cache.length, 0)
+        cache.append(np.ones((B, G, 4, D)), np.ones((B, G, 4, D)))
+        with self.assertRaisesRegex(InputError, "1 more .* 4 of a capacity of 4 are taken.* 5 or more"):
+            cache.append(np.ones((B, G, 1, D)), np.ones((B, G, 1, D)))
+        cache.reset()
+        cache.append(np.ones((B, G, 4, D)), np.ones((B, G, 4, D)))
+        self.assertEqual(cache.length, 4)
+
+    def test_the_checked_function_refuses_a_cache_that_does_not_fit(self) -> None:
+        """A cache of another batch or dtype, and a prompt of no or too many tokens, are refused untouched."""
+        B, T, H, G, D = 2, 5, 6, 2, 3
+        arrays = inputs(B, T, H, G, D)
+        for kind in CACHES:
+            cases = (
+                (empty_cache(kind, B + 1, T, G, D), 1, "do not fit this cache of B=3"),
+                (empty_cache(kind, B, T, G, D, np.float32), 1, "float64 and this cache is float32"),
+                (empty_cache(kind, B, T, G, D), 0, "prompt_length is 0"),
+                (empty_cache(kind, B, T, G, D), T + 1, "prompt_length is 6, must be at most the 5 tokens"),
+            )
+            for cache, prompt_length, message in cases:
+                with self.subTest(cache=kind, message=message):
+                    with self.assertRaisesRegex(InputError, message):
+                        tried.cached_multi_head_attention(
+                            *arrays, H, G, cache=cache, prompt_length=prompt_length
+                        )
+                    self.assertEqual(cache.length, 0)
+
+    def test_impossible_sizes_and_lengths(self) -> None:
+        """A size below 1 and a truncation beyond the cached tokens are refused with their value."""
+        for kind in CACHES:
+            for sizes, message in (((0, 3, 5), "batch_size is 0"), ((2, -1, 5), "num_kv_heads is -1")):
+                with self.subTest(cache=kind, sizes=sizes), self.assertRaisesRegex(InputError, message):
+                    getattr(tried, kind)(*sizes, np.float64)
+            cache = empty_cache(kind, 2, 4, 3, 5)
+            cache.append(np.ones((2, 3, 2, 5)), np.ones((2, 3, 2, 5)))
+            for length, message in ((3, "length is 3, must be at most the 2"), (-1, "length is -1")):
+                with self.subTest(cache=kind, length=length), self.assertRaisesRegex(InputError, message):
+                    cache.truncate(length)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,115 @@
+"""Kernel stamps become monotonic times, and a wall clock that is stepped changes none."""
+
+import struct
+import unittest
+
+from inference_lab.stream_load.client.arrival_clock import ArrivalClock
+
+MS = 1_000_000
+
+
+class Clocks:
+    """A wall clock that can be stepped, beside a monotonic one."""
+
+    def __init__(self) -> None:
+        self.now_ns = 5_000 * MS
+        self.wall_minus_monotonic_ns = 1_000_000_000 * MS
+
+    def monotonic_ns(self) -> int:
+        """The monotonic clock; every look at it takes 50 ns."""
+        self.now_ns += 50
+        return self.now_ns
+
+    def wall_ns(self) -> int:
+        """The wall clock; every look at it takes 50 ns."""
+        return self.monotonic_ns() + self.wall_minus_monotonic_ns
+
+    def stamp(self, at_ns: int) -> list[tuple[int, int, bytes]]:
+        """What the kernel says of a packet that arrived at this monotonic time."""
+        wall = divmod(at_ns + self.wall_minus_monotonic_ns, 1_000_000_000)
+        return [(1, 35, struct.pack("@ll", *wall))]
+
+
+class TestArrivalClock(unittest.TestCase):
+    """The conversion and its refusals."""
+
+    def setUp(self) -> None:
+        """A clock under test on clocks that the test moves."""
+        self.clocks = Clocks()
+        self.clock = ArrivalClock(wall_ns=self.clocks.wall_ns, monotonic_ns=self.clocks.monotonic_ns)
+        self.addCleanup(self.clock.close)
+
+    def read(self, stamp: list[tuple[int, int, bytes]]) -> int | None:
+        """What the clock says of a stamp read now."""
+        read_ns = self.clocks.monotonic_ns()
+        self.clock.compare()
+        return self.clock.arrival_ns(stamp, read_ns)
+
+    def arrive(self) -> tuple[int, list[tuple[int, int, bytes]]]:
+        """(time, stamp) of a packet that arrives now."""
+        return self.clocks.now_ns, self.clocks.stamp(self.clocks.now_ns)
+
+    def step(self, by_ns: int) -> None:
+        """Somebody steps the wall clock."""
+        self.clocks.wall_minus_monotonic_ns += by_ns
+
+    def check(self, arrived: tuple[int, list[tuple[int, int, bytes]]]) -> None:
+        """The packet's time is that of its arrival."""
+        self.assertAlmostEqual(self.read(arrived[1]) or 0, arrived[0], delta=200)
+
+    def test_a_late_read_keeps_the_arrival(self) -> None:
+        """However late the read is, the time is that of the arrival."""
+        arrived = self.arrive()
+        self.clocks.now_ns += 30 * MS
+        self.check(arrived)
+
+    def test_no_stamp_is_unknown(self) -> None:
+        """The first packets after asking lack a stamp: nothing is made up."""
+        self.assertIsNone(self.read([]))
+
+    def test_steps_of_the_wall_clock(self) -> None:
+        """Around a step a packet has its own time or none, never one shifted by the step."""
+        for step_ns in (3_600_000 * MS, 500_000, -500_000, -3_600_000 * MS):
+            with self.subTest(step_ns=step_ns):
+                steps = self.clock.steps
+                self.clocks.now_ns += 2_000 * MS
+                self.check(self.arrive())
+                between = self.arrive()
+                self.clocks.now_ns += 3 * MS
+                late = self.arrive()
+                self.step(step_ns)
+                self.clocks.now_ns += MS
+                for arrived in (between, late, self.arrive()):  # this read finds the step
+                    found = self.read(arrived[1])
+                    if found is not None:
+                        self.assertAlmostEqual(found, arrived[0], delta=200)
+                self.assertEqual(self.clock.steps, steps + 1)
+                self.clocks.now_ns += 2_000 * MS
+                self.read(self.arrive()[1])
+                self.check(self.arrive())
+
+    def test_after_a_step_forward_stamps_count_at_once(self) -> None:
+        """What arrives after the step was found has its time; so has what arrived well before it."""
+        self.check(self.arrive())
+        before = self.arrive()
+        self.clocks.now_ns += MS
+        self.check(self.arrive())
+        self.step(500_000)
+        self.clocks.now_ns += MS
+        self.read([])
+        self.check(before)
+        self.check(self.arrive())
+
+    def test_a_pause_between_the_two_looks_is_no_step(self) -> None:
+        """When the process is put aside between its looks at both clocks, no step is counted."""
+        arrived_ns, stamp = self.arrive()
+        read_ns = self.clocks.monotonic_ns()
+        self.clocks.now_ns += 5 * MS
+        self.assertAlmostEqual(self.clock.arrival_ns(stamp, read_ns) or 0, arrived_ns, delta=100)
+        self.assertEqual(self.clock.steps, 0)
+
+    def test_an_arrival_is_never_after_its_read(self) -> None:
+        """An error of the offset cannot put an arrival into the future."""
+        stamp = self.clocks.stamp(self.clocks.now_ns + 2 * MS)
+        read_ns = self.clocks.monotonic_ns()
+        self.assertEqual(self.clock.arrival_ns(stamp, read_ns), read_ns)

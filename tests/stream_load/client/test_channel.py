@@ -1,0 +1,65 @@
+"""A channel writes everything in order and ends once."""
+
+import asyncio
+import socket
+import unittest
+
+from inference_lab.stream_load.client.arrival_clock import ArrivalClock
+from inference_lab.stream_load.client.channel import Channel, Inbox
+
+_MEGABYTE = 1 << 20
+
+
+class TestChannel(unittest.TestCase):
+    """Writes that do not fit, and ends."""
+
+    def test_a_write_that_does_not_fit(self) -> None:
+        """More than the kernel takes goes out as the peer reads, in order; `sent` hears once, at the end."""
+
+        async def run() -> None:
+            here, there = socket.socketpair()
+            here.setblocking(False)
+            there.setblocking(False)
+            clock = ArrivalClock(kernel=False)
+            inbox = Inbox(clock)
+            ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            sent: list[int] = []
+            channel = Channel(here, inbox, lambda *_: None, ended.set_result)
+            data = bytes(range(256)) * (4 * _MEGABYTE // 256)
+            channel.send(data[: 3 * _MEGABYTE], sent.append)
+            channel.send(data[3 * _MEGABYTE :], sent.append)
+            self.assertEqual(sent, [])
+            loop = asyncio.get_running_loop()
+            got = b""
+            while len(got) < len(data):
+                got += await loop.sock_recv(there, _MEGABYTE)
+            self.assertEqual(got, data)
+            self.assertEqual(len(sent), 1)
+            there.close()
+            self.assertEqual(await ended, "closed")
+            channel.send(b"too late")
+            channel.close()  # a second end would be an error of the future
+            inbox.close()
+            clock.close()
+
+        asyncio.run(run())
+
+    def test_a_reset_is_told(self) -> None:
+        """A peer that resets ends the channel with the reason."""
+
+        async def run() -> None:
+            clock = ArrivalClock()
+            inbox = Inbox(clock)
+            ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                here = socket.create_connection(listener.getsockname())
+                there, _ = listener.accept()
+            here.setblocking(False)
+            there.setblocking(False)
+            Channel(here, inbox, lambda *_: None, ended.set_result)
+            Channel(there, inbox, lambda *_: None, ended.set_result).close(reset=True)
+            self.assertEqual(await ended, "Connection reset by peer")
+            inbox.close()
+            clock.close()
+
+        asyncio.run(run())

@@ -1,0 +1,277 @@
+"""The reference server's other pages, its refusals, and its truth about requests that went wrong."""
+
+import asyncio
+import contextlib
+import errno
+import io
+import json
+import re
+import socket
+import tempfile
+import unittest
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from inference_lab.stream_load.client.client import Client
+from inference_lab.stream_load.client.exchange import Exchange
+from inference_lab.stream_load.reference import reference_server
+from inference_lab.stream_load.reference.reference_server import ReferenceServer
+from inference_lab.stream_load.reference.scheduler import EngineSettings
+from tests.stream_load.support import QUICK, ask, body, record_of, serving
+
+
+async def get(client: Client, url: str, page: str, keep_body_bytes: int = 4096) -> Exchange:
+    """The answer to a GET."""
+    host = url.split("/")[2]
+    request = f"GET {page} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+    return await client.send(request, keep_body_bytes=keep_body_bytes)
+
+
+class TestReferenceServer(unittest.TestCase):
+    """What it answers and what it writes down."""
+
+    def test_pages(self) -> None:
+        """Health, version and models answer; another page is a 404."""
+
+        async def run() -> None:
+            async with serving(model="tiny") as (server, client):
+                models = await get(client, server.base_url, "/v1/models")
+                self.assertEqual(json.loads(models.body_start)["data"][0]["id"], "tiny")
+                for page, status in (("/health", 200), ("/version", 200), ("/v2/models", 404)):
+                    self.assertEqual((await get(client, server.base_url, page)).http_status, status)
+
+        asyncio.run(run())
+
+    def test_metrics(self) -> None:
+        """Prometheus text under vLLM's names counts what was served and shows what runs."""
+
+        async def run() -> dict[str, float]:
+            async with serving() as (server, client):
+                await ask(client)
+                running = asyncio.create_task(ask(client, max_tokens=100_000))
+                while client.live_events < 1:  # noqa: ASYNC110  (the client has no event for it)
+                    await asyncio.sleep(0.001)
+                page = await get(client, server.base_url, "/metrics", keep_body_bytes=1 << 16)
+                running.cancel()
+                await running
+                families = text_string_to_metric_families(page.body_start.decode())
+                return {sample.name: sample.value for family in families for sample in family.samples}
+
+        found = {name.removeprefix("vllm:"): value for name, value in asyncio.run(run()).items()}
+        self.assertEqual(found["num_requests_running"], 1)
+        self.assertEqual(found["num_requests_waiting"], 0)
+        self.assertEqual(found["request_success_total"], 1)
+        self.assertEqual(found["prompt_tokens_total"], 8)
+        self.assertGreaterEqual(found["generation_tokens_total"], 7)
+        for name in ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits"):
+            self.assertEqual(found[f"{name}_total"], 0)
+        for name in ("queue_time", "prefill_time", "decode_time"):
+            self.assertEqual(found[f"request_{name}_seconds_count"], 1)
+        self.assertEqual(found["time_to_first_token_seconds_count"], 1)
+        # of the first request 5, and one less than each other token of the second
+        self.assertEqual(found["inter_token_latency_seconds_count"], found["generation_tokens_total"] - 2)
+        self.assertGreaterEqual(found["inter_token_latency_seconds_sum"], 0.0045)
+        queue_prefill_decode = ("queue_time", "prefill_time", "decode_time")
+        parts = sum(found[f"request_{name}_seconds_sum"] for name in queue_prefill_decode)
+        self.assertAlmostEqual(found["e2e_request_latency_seconds_sum"], parts, delta=0.001)
+
+    def test_refusals(self) -> None:
+        """What cannot be served is refused with the status and message a client can record."""
+        wrong: tuple[tuple[str, dict[str, Any], str], ...] = (
+            ("", {"model": "other"}, "HTTP 404: The model `other` does not exist."),
+            ("", {"model": None}, "HTTP 404: The model `None` does not exist."),
+            ("", {"stream": False}, "HTTP 400: only streams"),
+            ("", {"max_tokens": "many"}, 'HTTP 400: max_tokens is "many", must be a whole number'),
+            ("", {"max_tokens": True}, "HTTP 400: max_tokens is true"),
+            ("", {"max_tokens": 0}, "HTTP 400: max_tokens is 0"),
+            ("", {"max_completion_tokens": [1]}, "HTTP 400: max_completion_tokens is a JSON array"),
+            ("", {"max_tokens": 10**9}, "HTTP 400: 4 tokens of prompt and 1000000000 of answer are asked"),
+            ("", {"n": 2}, "HTTP 400: n is 2, must be 1"),
+            ("", {"stream_options": [1]}, "HTTP 400: stream_options is a JSON array, must be an object"),
+            ("", {"prompt": None}, "HTTP 400: prompt is null, must be one text or one list of token ids"),
+            ("", {"prompt": ["one", "two"]}, "HTTP 400: prompt is a JSON array"),
+            ("chat", {"messages": "hi"}, 'HTTP 400: messages is "hi", must be a list of objects'),
+            ("chat", {"messages": []}, "HTTP 400: messages is a JSON array"),
+            ("chat", {"messages": ["hi"]}, 'HTTP 400: a message is "hi": it must be an object'),
+            ("chat", {"messages": [{"content": 5}]}, "HTTP 400: a message is a JSON object"),
+            ("chat", {"messages": [{"content": ["x"]}]}, "HTTP 400: a message is a JSON object"),
+        )
+
+        async def run() -> None:
+            async with serving() as (_, client):
+                for endpoint, extra, says in wrong:
+                    with self.subTest(says):
+                        path = "/chat/completions" if endpoint else "/completions"
+                        record = record_of(await ask(client, path, **extra))
+                        self.assertEqual(record.status, "http_error")
+                        self.assertIn(says, record.error or "")
+
+        asyncio.run(run())
+
+    def test_truth_of_what_went_wrong(self) -> None:
+        """A request whose client left and one cut by the end each have their line."""
+        with tempfile.TemporaryDirectory() as folder:
+            truth = Path(folder) / "truth.jsonl"
+
+            async def run() -> None:
+                async with serving(truth=truth) as (_, client):
+                    for name in ("left", "cut"):
+                        task = asyncio.create_task(ask(client, request_id=name, max_tokens=100_000))
+                        while client.live_events < 2:  # noqa: ASYNC110
+                            await asyncio.sleep(0.001)
+                        if name == "left":
+                            task.cancel()
+                            await task
+                    # the client leaves the second one to the server's end
+
+            asyncio.run(run())
+            lines = [json.loads(line) for line in truth.read_text().splitlines()]
+        ends = {line["request_id"]: line["ended"] for line in lines if line["kind"] == "request"}
+        self.assertEqual(ends["left"], "client gone")
+        self.assertIn(ends["cut"], ("server stopped", "client gone"))
+        batches = [line["batch"] for line in lines if line["kind"] == "step"]
+        self.assertEqual(set(batches), {1})
+
+    def test_steps_hold_several_requests(self) -> None:
+        """Requests that come while a step runs share the next one."""
+        with tempfile.TemporaryDirectory() as folder:
+            truth = Path(folder) / "truth.jsonl"
+
+            async def run() -> None:
+                async with serving(truth=truth) as (_, client):
+                    asked = (ask(client, request_id=f"r{i}", max_tokens=20) for i in range(3))
+                    statuses = [record_of(exchange).status for exchange in await asyncio.gather(*asked)]
+                    self.assertEqual(statuses, ["ok"] * 3)
+
+            asyncio.run(run())
+            lines = [json.loads(line) for line in truth.read_text().splitlines()]
+        self.assertEqual(max(line["batch"] for line in lines if line["kind"] == "step"), 3)
+
+
+async def talk(url: str, *parts: bytes, until: bytes = b"") -> bytes:
+    """What a server answers to these bytes, until it ends the connection or has said the last of `until`."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        said = b""
+        while piece := await reader.read(1 << 16):
+            said += piece
+            if until and said.endswith(until):
+                break
+        return said
+    finally:
+        writer.close()
+
+
+def post(content: bytes, *headers: str, path: str = "/v1/completions") -> bytes:
+    """A POST with this body."""
+    head = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(content)}", *headers]
+    return "\r\n".join([*head, "", ""]).encode() + content
+
+
+class TestPeers(unittest.TestCase):
+    """Whatever a peer sends has an answer, or a bound."""
+
+    def talk(self, *parts: bytes, until: bytes = b"") -> str:
+        """The answer of a reference server of this test's own."""
+
+        async def run() -> bytes:
+            async with ReferenceServer(QUICK) as server:
+                return await asyncio.wait_for(talk(server.base_url, *parts, until=until), 20)
+
+        return asyncio.run(run()).decode()
+
+    def test_what_is_no_request(self) -> None:
+        """Deep JSON, no HTTP, another HTTP, endless heads and bodies: refused in words, connection ended."""
+        long = b"x" * (1 << 16)
+        for parts, status, words in (
+            ([post(b"[" * 100_000, "Connection: close")], 400, "the body is not JSON: "),
+            ([post(b"[1]", "Connection: close")], 400, "the body must be a JSON object, is a JSON array"),
+            ([post(b"\xff", "Connection: close")], 400, "the body is not JSON: "),
+            ([b"hello\r\n\r\n"], 400, "this is no request of HTTP/1.1"),
+            ([b"GET /health HTTP/1.0\r\n\r\n"], 505, "only HTTP/1.1"),
+            ([b"GET / HTTP/1.1\r\nA: ", *[long] * 200], 413, "may hold 8388608 bytes"),
+            ([b"GET /", *[long] * 200], 413, "may hold 8388608 bytes"),
+            ([post(b"")[:-5] + b"999999999\r\n\r\n", *[long] * 200], 413, "may hold 8388608 bytes"),
+            ([b"GET /v1/models HTTP/1.1\r\n\r\n" * 9000], 400, "more than 100 requests wait"),
+            ([post(b"{}", "X-Request-Id: " + "n" * 300, "Connection: close")], 400, "256 characters"),
+            ([b"HEAD /health HTTP/1.1\r\n\r\n"], 404, ""),
+        ):
+            with self.subTest(words, start=parts[0][:20]):
+                answer = self.talk(*parts, until=b"}" if words else b"")
+                self.assertEqual(re.findall(r"HTTP/1\.1 (\d{3}) ", answer)[-1], str(status))
+                self.assertIn("Connection: close\r\n", answer)
+                self.assertIn(words, answer)
+
+    def test_an_upgrade_is_not_followed(self) -> None:
+        """The request that asks for another protocol is answered in this one, and the connection ends."""
+        asked = b"GET /health HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n"
+        said = self.talk(asked, until=b"\r\n\r\n")
+        self.assertTrue(said.startswith("HTTP/1.1 200 OK\r\n"), said)
+        self.assertIn("Connection: close\r\n", said)
+
+    def test_pipelined_answers_follow_each_other(self) -> None:
+        """Requests sent at once are answered whole, in their order, the last one ending the connection."""
+        streams = [post(body(max_tokens=count), f"X-Request-Id: r{count}") for count in (3, 1, 2)]
+        last = b"GET /version HTTP/1.1\r\nConnection: close\r\n\r\n"
+        said = self.talk(b"".join([*streams, last]))
+        names = [part[:2] for part in said.split('"id":"')[1:]]
+        self.assertEqual(names, ["r3"] * 4 + ["r1"] * 2 + ["r2"] * 3)  # with a chunk of usage each
+        self.assertEqual([said.count("[DONE]"), said.count("HTTP/1.1 200 OK")], [3, 4])
+        self.assertTrue(said.endswith('{"version": "reference"}'), said[-100:])
+
+    def test_a_body_in_pieces(self) -> None:
+        """A body is the same whole and byte by byte; a request without a name gets one."""
+        whole = post(body(max_tokens=2), "Connection: close")
+        said = self.talk(*(whole[start : start + 1] for start in range(len(whole))))
+        self.assertEqual(said, self.talk(whole))
+        self.assertIn('"id":"cmpl-1"', said)
+
+    def test_a_client_that_does_not_read(self) -> None:
+        """Its stream is ended, and only tokens whose bytes were taken by the kernel have a time."""
+
+        async def run(truth: Path) -> None:
+            quick = EngineSettings(ttft_ms=0.01, itl_ms=0.01)
+            async with ReferenceServer(quick, truth=truth) as server:
+                port = int(server.base_url.split(":")[2].split("/")[0])
+                _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+                writer.write(post(body(max_tokens=900_000)))
+                for is_there in (False, True):
+                    while bool(server.peers) is is_there:  # noqa: ASYNC110  (the server has no event for it)
+                        await asyncio.sleep(0.01)
+                writer.close()
+
+        with tempfile.TemporaryDirectory() as folder:
+            truth = Path(folder) / "truth.jsonl"
+            asyncio.run(asyncio.wait_for(run(truth), 20))
+            lines = [json.loads(line) for line in truth.read_text().splitlines()]
+        (request,) = (line for line in lines if line["kind"] == "request")
+        emitted = sum(line["kind"] == "step" for line in lines)
+        self.assertEqual(request["ended"], "client does not read")
+        self.assertTrue(0 < len(request["token_ns"]) < emitted)
+
+    def test_out_of_descriptors(self) -> None:
+        """It says so once, accepts nothing for a while, and then those that waited."""
+        accept, refused = socket.socket.accept, OSError(errno.EMFILE, "Too many open files")
+        results: list[Any] = [refused, refused]
+
+        def failing(listener: socket.socket) -> Any:
+            if results:
+                raise results.pop()
+            return accept(listener)
+
+        errors = io.StringIO()
+        with (
+            mock.patch.object(reference_server, "_ACCEPT_AGAIN_S", 0.01),
+            mock.patch.object(socket.socket, "accept", failing),
+            contextlib.redirect_stderr(errors),
+        ):
+            said = self.talk(b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+        self.assertTrue(said.startswith("HTTP/1.1 200 OK"), said)
+        self.assertEqual(errors.getvalue().count("\n"), 1)
+        self.assertIn("no connection can be accepted now (Too many open files)", errors.getvalue())

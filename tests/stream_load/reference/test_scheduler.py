@@ -1,0 +1,113 @@
+"""The scheduler batches as it is told, without knowing the time."""
+
+import unittest
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inference_lab.errors import InputError
+from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step
+
+MS = 1_000_000
+
+
+def job(prompt: int, output: int) -> Job:
+    """A job whose tokens go nowhere."""
+    return Job(prompt, output, lambda number: None)
+
+
+def run(scheduler: Scheduler) -> list[Step]:
+    """All steps until nothing is left to do."""
+    steps: list[Step] = []
+    while step := scheduler.next_step(steps[-1].ends_ns if steps else 0):
+        scheduler.finish_step(step)
+        steps.append(step)
+    return steps
+
+
+class TestScheduler(unittest.TestCase):
+    """Batches, budgets and durations."""
+
+    def test_one_request(self) -> None:
+        """Alone, the first token comes after ttft_ms and each other after itl_ms."""
+        scheduler = Scheduler(EngineSettings(ttft_ms=20, itl_ms=10))
+        scheduler.submit(job(100, 3))
+        self.assertEqual([step.ends_ns // MS for step in run(scheduler)], [20, 30, 40])
+
+    def test_at_most_max_num_seqs(self) -> None:
+        """Batches of 2 when 16 wait; the next joins when one is over."""
+        scheduler = Scheduler(EngineSettings(max_num_seqs=2))
+        for _ in range(16):
+            scheduler.submit(job(10, 4))
+        steps = run(scheduler)
+        self.assertEqual({len(step.batch) for step in steps}, {2})
+        self.assertEqual(len(steps), 8 * 4)
+        self.assertEqual(steps[0].waiting, 14)
+
+    def test_a_prompt_over_the_budget_is_prefilled_in_chunks(self) -> None:
+        """Decodes go first; the prompt takes what the budget leaves, and its share of ttft_ms."""
+        scheduler = Scheduler(
+            EngineSettings(max_num_seqs=4, max_num_batched_tokens=101, ttft_ms=40, itl_ms=10)
+        )
+        first = job(100, 9)
+        scheduler.submit(first)
+        step = scheduler.next_step(0)
+        assert step is not None
+        scheduler.finish_step(step)
+        scheduler.submit(job(400, 1))
+        steps = run(scheduler)
+        self.assertEqual([step.prefill_tokens for step in steps[:5]], [100, 100, 100, 100, 0])
+        self.assertEqual([(s.ends_ns - s.started_ns) // MS for s in steps[:2]], [10, 10])
+        self.assertEqual([step.decode_tokens for step in steps[:2]], [1, 1])
+
+    def test_an_aborted_job_leaves(self) -> None:
+        """A job that is aborted gets no further token and frees its place."""
+        scheduler = Scheduler(EngineSettings(max_num_seqs=1))
+        first, second = job(1, 1000), job(1, 2)
+        scheduler.submit(first)
+        scheduler.submit(second)
+        step = scheduler.next_step(0)
+        assert step is not None
+        first.is_aborted = True
+        self.assertEqual(scheduler.finish_step(step), 0)
+        self.assertEqual([len(step.batch) for step in run(scheduler)], [1, 1])
+        self.assertEqual(second.emitted, 2)
+
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(
+        st.integers(1, 5),
+        st.integers(5, 40),
+        st.lists(st.tuples(st.integers(1, 90), st.integers(1, 6)), min_size=1, max_size=12),
+    )
+    def test_every_request_gets_its_tokens_within_the_limits(
+        self, max_num_seqs: int, budget: int, sizes: list[tuple[int, int]]
+    ) -> None:
+        """Whatever is asked: no step over a limit, no token lost, no prompt token counted twice."""
+        scheduler = Scheduler(EngineSettings(max_num_seqs, budget))
+        jobs = [job(prompt, output) for prompt, output in sizes]
+        for one in jobs:
+            scheduler.submit(one)
+        steps = run(scheduler)
+        self.assertEqual([one.emitted for one in jobs], [output for _, output in sizes])
+        self.assertEqual(sum(step.prefill_tokens for step in steps), sum(p for p, _ in sizes))
+        for step in steps:
+            self.assertLessEqual(len(step.batch), max_num_seqs)
+            self.assertLessEqual(step.prefill_tokens + step.decode_tokens, budget)
+
+    def test_spread_is_seeded(self) -> None:
+        """Steps vary by up to the spread, the same for the same seed."""
+
+        def ends(seed: int) -> list[int]:
+            scheduler = Scheduler(EngineSettings(itl_ms=10, ttft_ms=10, spread=0.2, seed=seed))
+            scheduler.submit(job(1, 50))
+            return [step.ends_ns - step.started_ns for step in run(scheduler)]
+
+        self.assertEqual(ends(1), ends(1))
+        self.assertNotEqual(ends(1), ends(2))
+        self.assertTrue(all(8 * MS <= lasted <= 12 * MS for lasted in ends(1)))
+
+    def test_refusals(self) -> None:
+        """An engine that could never step is refused."""
+        for values in ({"max_num_seqs": 0}, {"max_num_batched_tokens": 3}, {"itl_ms": 0}, {"spread": 1}):
+            with self.subTest(values), self.assertRaises(InputError):
+                EngineSettings(**values)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,95 @@
+"""What the serving tests share: one request against a reference server, in one event loop."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from inference_lab.records.requests import RequestRecord
+from inference_lab.stream_load.client.arrival_clock import ArrivalClock
+from inference_lab.stream_load.client.client import Client
+from inference_lab.stream_load.client.exchange import Attempt, Exchange, read_now
+from inference_lab.stream_load.client.response import Timeouts
+from inference_lab.stream_load.client.target import Target
+from inference_lab.stream_load.reference.reference_server import ReferenceServer
+from inference_lab.stream_load.reference.scheduler import EngineSettings
+from tests.stream_load.quirks import MisbehavingServer
+
+QUICK = EngineSettings(ttft_ms=2.0, itl_ms=1.0)
+STALL_TIMEOUTS = Timeouts(first_token_s=0.25, between_tokens_s=0.25)
+
+
+def record_of(exchange: Exchange, clock: str = "kernel") -> RequestRecord:
+    """The record of an exchange that was sent as soon as it was wanted."""
+    at_ns = exchange.sent_ns or 0
+    return read_now(Attempt("r0", 1, at_ns, at_ns, at_ns, exchange), clock=clock)
+
+
+def body(**extra: Any) -> bytes:
+    """A completion request for 6 tokens after a prompt of 4, changed by `extra`."""
+    asked = {"model": "reference", "prompt": [5, 6, 7, 8], "max_tokens": 6, "stream": True}
+    return json.dumps(asked | {"stream_options": {"include_usage": True}} | extra).encode()
+
+
+async def ask(client: Client, path: str = "/completions", request_id: str = "r0", **extra: Any) -> Exchange:
+    """The exchange of one request through this client."""
+    return await client.send(client.request(path, body(**extra), request_id))
+
+
+@asynccontextmanager
+async def serving(
+    timeouts: Timeouts | None = None,
+    *,
+    kernel: bool = True,
+    url: str = "",
+    api_key: str | None = None,
+    **settings: Any,
+) -> AsyncGenerator[tuple[ReferenceServer, Client]]:
+    """A reference server and a client of it (or of `url`)."""
+    clock = ArrivalClock(kernel=kernel)
+    try:
+        async with ReferenceServer(QUICK, **settings) as server:
+            target = Target.parse(url or server.base_url)
+            async with Client(target, clock=clock, timeouts=timeouts, api_key=api_key) as client:
+                yield server, client
+    finally:
+        clock.close()
+
+
+@asynccontextmanager
+async def misbehaving(
+    timeouts: Timeouts | None = None,
+) -> AsyncGenerator[tuple[MisbehavingServer, Client]]:
+    """A server that answers in the manner a request names, and a client of it."""
+    async with MisbehavingServer() as server, serving(timeouts, url=server.base_url) as (_, client):
+        yield server, client
+
+
+def ask_once(
+    path: str = "/completions",
+    *,
+    kernel: bool = True,
+    timeouts: Timeouts | None = None,
+    truth: Path | None = None,
+    **extra: Any,
+) -> RequestRecord:
+    """The record of one request against a server of its own: with a `manner`, the misbehaving one."""
+
+    async def run() -> RequestRecord:
+        if "manner" in extra:
+            async with misbehaving(timeouts) as (_, client):
+                return record_of(await ask(client, path, **extra), client.clock_name)
+        async with serving(timeouts, kernel=kernel, truth=truth) as (_, client):
+            return record_of(await ask(client, path, **extra), client.clock_name)
+
+    return asyncio.run(run())
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there and runs; one that only waits to be waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

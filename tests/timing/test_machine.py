@@ -1,0 +1,276 @@
+"""What a measuring process runs under, and what others did on the machine meanwhile."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from inference_lab.errors import MeasurementRefused
+from inference_lab.records import installed
+from inference_lab.timing import machine
+from tests import checkout
+
+POOL = {"user_api": "blas", "internal_api": "openblas", "version": "0.3.31", "architecture": "Zen"}
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def stat_line(busy_s: float, stolen_s: float) -> str:
+    """The start of /proc/stat after this much work: user, nice, system, idle, iowait, irq, soft, steal."""
+    ticks = [busy_s * TICKS / 2, 0, busy_s * TICKS / 2, 999_999, 999, 0, 0, stolen_s * TICKS, 0, 0]
+    return f"cpu  {' '.join(str(round(n)) for n in ticks)}\ncpu0 1 2 3 4 5 6 7 8 9 10"
+
+
+def process_stat(used_s: float) -> str:
+    """The /proc/<pid>/stat of a process after this much work, whatever it is called."""
+    fields = ["S", *["0"] * 10, str(round(used_s * TICKS)), "0", "0", "0", *["0"] * 30]
+    return f"77 (a ) b) {' '.join(fields)}"
+
+
+class ThreadsTest(unittest.TestCase):
+    """Declared threads against those there are."""
+
+    def test_a_contradicting_variable_is_named(self) -> None:
+        """Each thread variable with another number refuses and says which one to set; unset is no matter."""
+        for name in machine.THREAD_VARIABLES:
+            for value in ("2", "", "one", "01"):
+                shell = mock.patch.dict(os.environ, {name: value})
+                with self.subTest(name, value=value), shell, self.assertRaises(MeasurementRefused) as raised:
+                    machine.check_thread_variables(1)
+                self.assertEqual(
+                    str(raised.exception),
+                    f"{name} is {value!r} but this measurement declares blas_threads: 1;"
+                    f" set {name}=1 or unset it",
+                )
+        for shell in ({}, dict.fromkeys(machine.THREAD_VARIABLES, "3")):
+            with mock.patch.dict(os.environ, shell, clear=True):
+                machine.check_thread_variables(3)
+
+    def test_a_process_is_given_its_threads(self) -> None:
+        """The environment of a measuring process sets every thread variable and keeps those of no Python."""
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "7", "HOME": "/somewhere"}, clear=True):
+            given = machine.with_threads(2)
+        source = {"PYTHONPATH": str(checkout.ROOT / "src"), "PYTHONSAFEPATH": "1"}
+        threads = dict.fromkeys(machine.THREAD_VARIABLES, "2")
+        self.assertEqual(given, {**threads, **source, "HOME": "/somewhere"})
+
+    def test_no_variable_of_this_shell_steers_a_child(self) -> None:
+        """Foreign folders of modules, foreign bytecode and slower modes stay here; packages are found."""
+        folders = [Path(self.enterContext(tempfile.TemporaryDirectory())) for _ in range(2)]
+        (folders[1] / "numpy-1.dist-info").mkdir()
+        shell = {
+            "PYTHONPATH": os.pathsep.join(["", *map(str, folders)]),
+            "PYTHONPYCACHEPREFIX": "/bytecode",
+            "PYTHONDEVMODE": "1",
+            "PYTHONHASHSEED": "5",
+            "PYTHONUSERBASE": "/home/of/packages",
+        }
+        with mock.patch.dict(os.environ, shell, clear=True):
+            given = installed.of_child()
+        kept = {"PYTHONSAFEPATH": "1", "PYTHONUSERBASE": "/home/of/packages"}
+        self.assertEqual(given, kept | {"PYTHONPATH": f"{checkout.ROOT / 'src'}{os.pathsep}{folders[1]}"})
+
+    def test_threads_are_those_blas_has(self) -> None:
+        """threadpoolctl's number is what counts: another than declared, or no BLAS to ask, refuses."""
+        openmp = {"user_api": "openmp", "internal_api": "openmp", "version": None, "num_threads": 1}
+        for pools, words in (
+            (
+                [POOL | {"num_threads": 2}],
+                "openblas has 2 threads, declared are 1; set OPENBLAS_NUM_THREADS=1",
+            ),
+            (
+                [POOL | {"num_threads": 1}, openmp | {"num_threads": 4}],
+                "openmp has 4 threads, declared are 1",
+            ),
+            ([openmp], "finds no BLAS in this NumPy"),
+            ([], "finds no BLAS in this NumPy"),
+        ):
+            found = mock.patch("threadpoolctl.threadpool_info", return_value=pools)
+            with self.subTest(words), found, self.assertRaisesRegex(MeasurementRefused, words):
+                machine.check_blas_threads(1)
+        with mock.patch("threadpoolctl.threadpool_info", return_value=[openmp, POOL | {"num_threads": 1}]):
+            self.assertEqual(
+                machine.check_blas_threads(1),
+                {"name": "openblas", "version": "0.3.31", "core": "Zen", "threads": 1},
+            )
+
+
+class WatchTest(unittest.TestCase):
+    """What others did while something was measured, under a made-up kernel."""
+
+    def watched(
+        self, looks: list[dict[str, str]], own_s: list[float], *, child: int | None = None
+    ) -> dict[str, Any]:
+        """The summary of a watch that sees these files, a second apart, while this process worked so much."""
+        ended = threading.Event()
+        moments: Iterator[tuple[int, dict[str, str]]] = iter(enumerate(looks))
+        files: dict[str, str] = {}
+        second = 0
+
+        def read(path: str) -> str | None:
+            nonlocal files, second
+            if path == "/proc/stat":
+                second, files = next(moments, (second, {}))
+                if not files:
+                    ended.set()
+            if path == f"/proc/{os.getpid()}/stat":
+                return process_stat(own_s[second])
+            if path == f"/proc/{os.getpid()}/task/{os.getpid()}/children":
+                return "" if child is None else f"{child} "
+            return files.get(path)
+
+        def names(folder: str) -> list[str]:
+            inside = {os.path.relpath(path, folder).split("/")[0] for path in files if folder in path}
+            return [str(os.getpid())] if folder == f"/proc/{os.getpid()}/task" else sorted(inside)
+
+        clock = mock.Mock(monotonic=lambda: 50.0 + second)
+        watch = machine.Watch(interval_s=0.001)
+        with (
+            mock.patch.object(machine, "_read", read),
+            mock.patch.object(machine, "_names", names),
+            mock.patch.object(machine, "_CORES", 4),
+            mock.patch.object(machine, "time", clock),
+            watch,
+        ):
+            self.assertTrue(ended.wait(10))
+        return watch.summary()
+
+    def test_others_are_all_but_us(self) -> None:
+        """Busy time of all cores minus our own, in cores; the median and the largest second are kept."""
+        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.6, 105)]
+        found = self.watched(looks, own_s=[10, 11, 12, 13])
+        self.assertEqual(found["others_used_cores"], {"median": 0.5, "max": 1.4})
+        self.assertEqual(found["steal_cores"], {"median": 0.0, "max": 0.0})
+
+    def test_the_living_child_is_us(self) -> None:
+        """What the measuring child uses is not others' work, whatever the child is called."""
+
+        def look(busy: float, child_s: float) -> dict[str, str]:
+            return {"/proc/stat": stat_line(busy, 0), "/proc/77/stat": process_stat(child_s)}
+
+        looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
+        self.assertEqual(
+            self.watched(looks, own_s=[10, 10, 10], child=77)["others_used_cores"]["median"], 0.25
+        )
+        self.assertEqual(self.watched(looks, own_s=[10, 10, 10])["others_used_cores"]["median"], 1.25)
+
+    def test_children_of_the_child_are_us(self) -> None:
+        """A process that the measuring child keeps alive, such as its own neighbour, is not others' work."""
+
+        def look(busy: float, spun_s: float) -> dict[str, str]:
+            fields = ["S", *["0"] * 14, *["0"] * 30]
+            spun = ["R", *["0"] * 10, str(round(spun_s * TICKS)), "0", "0", "0", *["0"] * 30]
+            return {
+                "/proc/stat": stat_line(busy, 0),
+                "/proc/77/stat": f"77 (child) {' '.join(fields)}",
+                "/proc/77/task/77/children": "88 ",
+                "/proc/88/stat": f"88 (spinner) {' '.join(spun)}",
+            }
+
+        looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
+        self.assertEqual(
+            self.watched(looks, own_s=[10, 10, 10], child=77)["others_used_cores"]["median"], 0.25
+        )
+
+    def test_what_cannot_be_is_not_known(self) -> None:
+        """Time of our own that vanishes, or more than all cores, is no number: such a look is counted."""
+        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.5, 104.0, 109.0)]
+        found = self.watched(looks, own_s=[80, 81, 1, 2, 2])
+        self.assertEqual(found["others_used_cores"], {"median": 0.5, "max": 0.5})
+        self.assertEqual((found["unknown_looks"], found["watched_s"]), (2, 0.004))
+
+    def test_ticks_are_no_contradiction(self) -> None:
+        """A little more than all cores, or less than nothing, comes of counting in ticks: it is bounded."""
+        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 104.02, 105)]
+        found = self.watched(looks, own_s=[10, 10, 11.01])
+        self.assertEqual(found["others_used_cores"], {"median": 2.0, "max": 4})
+        self.assertEqual(found["unknown_looks"], 0)
+
+    def test_a_child_of_another_thread_is_us(self) -> None:
+        """Whichever thread started a process, what it uses is its family's."""
+        pids: list[int] = []
+        started, stop = threading.Event(), threading.Event()
+
+        def start() -> None:
+            spin = "while True: pass"
+            with subprocess.Popen([sys.executable, "-c", spin]) as process:
+                pids.append(process.pid)
+                started.set()
+                stop.wait(20)
+                process.kill()
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        self.addCleanup(thread.join)
+        self.addCleanup(stop.set)
+        self.assertTrue(started.wait(20))
+        before = machine.process_s(os.getpid())
+        own = time.process_time()
+        give_up = time.monotonic() + 20
+        while machine.process_s(os.getpid()) - before < 0.1 + 2 * (time.process_time() - own):
+            self.assertLess(time.monotonic(), give_up)
+            time.sleep(0.05)
+
+    def test_steal_pressure_and_frequency_are_kept(self) -> None:
+        """Stolen time, the pressure of waiting tasks and the clock of the core are summarised as well."""
+        frequency = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"
+        looks = [
+            {
+                "/proc/stat": stat_line(100 + second, 0.5 * second),
+                "/proc/pressure/cpu": f"some avg10={second}.50 avg60=0.00 total=1\nfull avg10=0.00",
+                frequency: f"{2_000_000 + second}",
+            }
+            for second in (0, 1, 2)
+        ]
+        found = self.watched(looks, own_s=[0, 1, 2])
+        self.assertEqual(found["steal_cores"], {"median": 0.5, "max": 0.5})
+        self.assertEqual(found["pressure_percent"], {"median": 2.0, "max": 2.5})
+        self.assertEqual(found["mhz"], {"median": 2000.0015, "max": 2000.002})
+
+
+class QuietTest(unittest.TestCase):
+    """Waiting for a quiet machine."""
+
+    def test_a_kernel_without_proc_is_no_error(self) -> None:
+        """Where /proc and /sys are missing nothing is waited for, and what they would say is None."""
+        with mock.patch.object(machine, "_read", return_value=None):
+            self.assertLess(machine.wait_until_quiet(0.1, patience_s=0.01), 1)
+            with machine.Watch(interval_s=0.001) as watch:
+                pass
+            self.assertIsNone(watch.summary()["others_used_cores"])
+            self.assertIsNone(watch.summary()["pressure_percent"])
+
+    def waited(self, busy: list[float], patience_s: float) -> float:
+        """Seconds waited for less than 0.5 cores, on a machine that had done this much after each second."""
+        now = 0.0
+
+        def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+
+        def read(path: str) -> str | None:
+            return stat_line(busy[min(int(now), len(busy) - 1)], 0) if path == "/proc/stat" else None
+
+        clock = mock.Mock(monotonic=lambda: now, sleep=sleep)
+        with mock.patch.object(machine, "time", clock), mock.patch.object(machine, "_read", read):
+            return machine.wait_until_quiet(0.5, patience_s)
+
+    def test_it_ends_with_the_first_quiet_second(self) -> None:
+        """A quiet machine is waited for one second, a busy one until a second of it is quiet."""
+        self.assertEqual(self.waited([10, 10.2, 15], patience_s=30), 1)
+        self.assertEqual(self.waited([10, 11, 12, 13, 13.1, 20], patience_s=30), 4)
+
+    def test_patience_ends(self) -> None:
+        """A machine that stays busy is waited for as long as the config says, not longer."""
+        self.assertEqual(self.waited([float(second) for second in range(99)], patience_s=3.5), 3.5)
+        self.assertEqual(self.waited([1, 2, 3], patience_s=0), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
