@@ -108,10 +108,11 @@ class PlacesTest(unittest.TestCase):
         self.holds(lab, "env", f"PATH={self.outside / 'env/bin'}:{os.environ['PATH']}")
 
     def test_a_folder_that_moved(self) -> None:
-        """Moved with its environment: one line with the way out; after that way, everything holds."""
+        """Moved, its environment deleted as README says: no record is out of date."""
         lab = self.clone()
         self.done("uv", "sync", "--quiet", at=lab)
         moved = lab.rename(self.outside / "moved")
+        shutil.rmtree(moved / ".venv")  # its programs name the old folder
         self.holds(moved, "uv", "run")
 
 
