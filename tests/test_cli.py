@@ -164,6 +164,14 @@ class RunTest(unittest.TestCase):
         )
         self.assertEqual(self.ends(RecordError("a\x07")), (2, "", "lab: a\\x07\n"))
 
+    def test_a_word_that_is_no_text_is_told(self) -> None:
+        """Bytes on the command line that are no UTF-8 cannot be recorded: one line shows them."""
+        try:
+            "model\udcff".encode()
+        except UnicodeEncodeError as error:
+            said = "lab: ...'model\\udcff' is no UTF-8 text; write it as such\n"
+            self.assertEqual(self.ends(error), (2, "", said))
+
     def test_an_interrupt_and_a_closed_pipe_end_quietly(self) -> None:
         """Ctrl-C says that nothing half-made was left; a reader that went away is no error to speak of."""
         status, _, err = self.ends(KeyboardInterrupt())

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from inference_lab.analysis import peers, timing
+from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 from tests.synthetic import Call, Machine, timing_record
 
@@ -60,6 +61,11 @@ class OfLimitTest(unittest.TestCase):
         text = peers.summarise(record(lambda call: 3.0 if call.round % 2 else 1.0), {})
         row = next(row for row in csv.DictReader(io.StringIO(text)) if row["path"] == "numpy")
         self.assertEqual([float(row[column]) for column in peers.COLUMNS[-3:]], [0.5, 0.5, 0.5])
+
+    def test_a_limit_that_was_not_measured(self) -> None:
+        """A record without one of the limits is refused by its name."""
+        with self.assertRaisesRegex(RecordError, "no path calls; the peers' summary needs all limits"):
+            peers.summarise(record(paths=PATHS[:-1]), {})
 
     def test_timing_is_unchanged(self) -> None:
         """The other columns are those of a timing summary, row by row."""

@@ -182,3 +182,9 @@ class TestTable(unittest.TestCase):
         self.assertEqual(text.count("too short for a steady window"), 1)
         self.assertIn("flag: client-limited", lines)
         self.assertNotIn(SEPARATOR, text)
+
+    def test_a_goodput_of_none(self) -> None:
+        """Who declared an SLO that no request met is told so: that zero is an answer."""
+        text = as_table(rows_of(record([request(0)]), slo={"ttft_ms": 1e-6}))
+        (line,) = [line for line in text.splitlines() if line.startswith("goodput_per_s")]
+        self.assertEqual(line.split()[3], "0")

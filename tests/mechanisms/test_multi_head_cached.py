@@ -320,6 +320,7 @@ class CacheTest(unittest.TestCase):
             (good.astype(np.float32), good.astype(np.float32), "float32 and this cache is float64"),
             (good, np.ones((2, 3, 2, 5)), r"k is .*\(2, 3, 1, 5\) and v is .*\(2, 3, 2, 5\), must be alike"),
             (good, good.astype(np.float32), "k is float64 .* and v is float32"),
+            ([1], [1], "k and v must be NumPy arrays"),  # pyright: ignore
         )
         for kind in CACHES:
             cache = empty_cache(kind, 2, 2, 3, 5)
@@ -329,6 +330,29 @@ class CacheTest(unittest.TestCase):
                     with self.assertRaisesRegex(InputError, message):
                         cache.append(k, v)
                     self.assertEqual((cache.length, cache.k.shape), (1, (2, 3, 1, 5)))
+
+    def test_a_cache_that_cannot_be(self) -> None:
+        """Another dtype than float32 or float64, or more slots than memory, in one line."""
+        for dtype, capacity, message in (
+            ("nope", 4, "dtype is 'nope', must be float32 or float64"),
+            (int, 4, "dtype is int64, must be float32 or float64"),
+            (np.float64, 2**60, "does not fit in memory; give it fewer slots"),
+        ):
+            with self.subTest(message), self.assertRaisesRegex(InputError, message):
+                multi_head.PreallocatedHeadCache(2, 3, 5, dtype, capacity)
+
+    def test_the_fast_forms_refuse_another_dtype(self) -> None:
+        """Inputs of one dtype and weights of another are refused, and the cache is as before."""
+        x, *weights = inputs(2, 5, 6, 2, 3)
+        cache = empty_cache("PreallocatedHeadCache", 2, 5, 2, 3)
+        fused = multi_head.fuse(*(each.astype(np.float32) for each in weights), 6, 2)
+        for form in (multi_head.prefill, multi_head.decode):
+            with (
+                self.subTest(form.__name__),
+                self.assertRaisesRegex(InputError, "x is float64, must be float32"),
+            ):
+                form(x, fused, cache)
+        self.assertEqual(cache.length, 0)
 
     def test_no_room(self) -> None:
         """One token beyond the capacity is refused with the numbers, and before any arithmetic."""

@@ -1,6 +1,7 @@
 """A load as a user starts it: its folder, its exit code, its interrupts."""
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from inference_lab.records.chain import seal
 from inference_lab.records.files import write_json
 from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.stream_load.load import exit_code, load
-from inference_lab.stream_load.load_command import add_arguments, options_from, run
+from inference_lab.stream_load.load_command import add_arguments, options_from, run, words
 from inference_lab.stream_load.progress import Snapshot, describe
 from inference_lab.stream_load.record_file import INFO, PARTIAL, RecordFile
 from inference_lab.stream_load.reference.reference_process import reference_server
@@ -57,7 +58,9 @@ class LoadCase(unittest.TestCase):
     def run_command(self, *more: str) -> int:
         """The exit code of the command in this process, its prints unseen."""
         with mock.patch("builtins.print"):
-            return run(arguments(*self.words(*more))).exit_code
+            result = run(arguments(*self.words(*more)))
+            self.said = words(result)
+            return result.exit_code
 
     def records(self) -> list[RequestRecord]:
         """The records of the finished run."""
@@ -97,6 +100,7 @@ class TestLoad(LoadCase):
         failing = ("--requests", "3", "--concurrency", "2", "--extra-body", '{"model": "other"}')
         self.assertEqual(self.run_command(*failing, "--max-failure-share", "1"), 1)
         self.assertEqual({record.status for record in self.records()}, {"http_error"})
+        self.assertIn("failed: 3 of 3, http_error: ", self.said)
         for counts, share, code in (
             ({"ok": 9, "timeout": 1}, 0.1, 0),
             ({"ok": 9, "timeout": 1}, 0.09, 1),
@@ -123,6 +127,13 @@ class TestLoad(LoadCase):
         with self.assertRaisesRegex(MeasurementRefused, "/other/models: HTTP 404"):
             self.run_command("--concurrency", "1", "--requests", "1")
         self.assertFalse(self.output.exists())
+
+    def test_a_bound_that_is_no_number(self) -> None:
+        """A service level of inf or nan is refused with the form that is right."""
+        for bound in ("inf", "nan", "fast", ""):
+            with mock.patch("sys.stderr", io.StringIO()) as said, self.assertRaises(SystemExit):
+                arguments(*self.words("--slo", f"ttft_ms={bound}"))
+            self.assertIn("must be like ttft_ms=200", said.getvalue())
 
     def test_contradictions_are_refused(self) -> None:
         """What cannot be meant is said before anything is sent."""

@@ -34,7 +34,10 @@ class TestWorkload(unittest.TestCase):
         self.assertEqual(workload.body(index), workload.body(index))
 
     def test_every_length_is_drawn(self) -> None:
-        """Both bounds of a uniform length occur."""
+        """Both bounds of a uniform length occur; none beyond memory."""
+        for text in ("0", "9:3", "99999999999999"):
+            with self.assertRaisesRegex(InputError, "1 <= LOW <= HIGH"):
+                Length.parse(text)
         workload = Workload("m", prompt="ids", input_tokens=Length(2, 5))
         lengths = {len(body(workload, index)["prompt"]) for index in range(100)}
         self.assertEqual(lengths, {2, 3, 4, 5})

@@ -14,6 +14,7 @@ import numpy as np
 from inference_lab.analysis import timing
 from inference_lab.analysis.intervals import compare
 from inference_lab.analysis.rounds import rounds_of
+from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 
 LIMITS = ("read", "gemm", "calls")
@@ -23,9 +24,12 @@ COLUMNS = (*timing.COLUMNS, "of_limit", "of_limit_lo", "of_limit_hi")
 def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     """The text of summary.csv: timing's columns, then limit / time, the median over rounds with its interval.
 
-    1 is as fast as the limit allows; empty for the limits themselves. Raises RecordError as timing does.
+    1 is as fast as the limit allows; empty for the limits themselves. Raises RecordError as timing
+    does, and when a limit was not measured.
     """
     rounds = rounds_of(record)
+    if missing := [path for path in LIMITS if path not in {path for path, _ in rounds.times}]:
+        raise RecordError(f"{record.experiment}: no path {missing[0]}; the peers' summary needs all limits")
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()

@@ -165,7 +165,7 @@ def as_table(rows: Sequence[Mapping[str, str]]) -> str:
     lines: list[tuple[str, ...]] = [head]
     for row in rows:
         value = row["value"] or row["median"]
-        if value == "0":
+        if value == "0" and row["metric"] != "goodput_per_s":
             continue
         interval = f"{_short(row['p99_lo_ms'])} .. {_short(row['p99_hi_ms'])}" if row["p99_ms"] else ""
         times = (row[name] for name in ("mean_ms", *(f"{name}_ms" for name in QUANTILES)))

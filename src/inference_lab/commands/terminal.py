@@ -81,6 +81,9 @@ def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int, TextIO]:
     except OSError as error:  # a path too long, a folder that may not be entered, a disk that is gone
         place = "" if error.filename is None else f"{error.filename}: "
         return f"{prog}: {place}{error.strerror or error}; give a path that can be used", 2, sys.stderr
+    except UnicodeEncodeError as error:
+        near = error.object[max(0, error.start - 30) : error.end]
+        return f"{prog}: ...{near!a} is no UTF-8 text; write it as such", 2, sys.stderr
     except LabError as error:
         return f"{prog}: {error}", 2, sys.stderr
     except KeyboardInterrupt:

@@ -14,6 +14,19 @@ from inference_lab.errors import InputError
 from inference_lab.mechanisms.arrays import Array, check_integer
 
 
+def _slots(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Memory for keys or values, not yet written. Raises InputError for another dtype or too many slots."""
+    try:
+        slots = np.empty(shape, dtype)
+    except TypeError:
+        raise InputError(f"dtype is {dtype!r}, must be float32 or float64") from None
+    except (ValueError, MemoryError):
+        raise InputError(f"a cache of shape {shape} does not fit in memory; give it fewer slots") from None
+    if slots.dtype.name not in ("float32", "float64"):
+        raise InputError(f"dtype is {slots.dtype}, must be float32 or float64")
+    return slots
+
+
 def _check_slots(shape: tuple[int, ...], D: int, E: int) -> None:
     for axis, size in enumerate(shape):
         check_integer(f"shape[{axis}]", size, 0)
@@ -32,8 +45,8 @@ class DynamicCache:
 
     def __init__(self, shape: tuple[int, ...], D: int, E: int, dtype: DTypeLike) -> None:
         _check_slots(shape, D, E)
-        self.keys: Array = np.empty((*shape[:-1], 0, D), dtype)
-        self.values: Array = np.empty((*shape[:-1], 0, E), dtype)
+        self.keys = _slots((*shape[:-1], 0, D), dtype)
+        self.values = _slots((*shape[:-1], 0, E), dtype)
 
     @property
     def length(self) -> int:
@@ -48,7 +61,7 @@ class DynamicCache:
         try:
             keys = np.concatenate((self.keys, k[..., None, :]), axis=-2)
             self.values = np.concatenate((self.values, v[..., None, :]), axis=-2)
-        except ValueError:
+        except (ValueError, TypeError, IndexError):
             raise _unfit(self, k, v) from None
         self.keys = keys
 
@@ -62,8 +75,9 @@ class PreallocatedCache:
 
     def __init__(self, shape: tuple[int, ...], D: int, E: int, dtype: DTypeLike) -> None:
         _check_slots(shape, D, E)
-        self._keys: Array = np.empty((*shape, D), dtype)
-        self._values: Array = np.empty((*shape, E), dtype)
+        self._keys = _slots((*shape, D), dtype)
+        self._values = _slots((*shape, E), dtype)
+        self._token = (*shape[:-1], D), (*shape[:-1], E)
         self.length = 0
 
     @property
@@ -86,11 +100,10 @@ class PreallocatedCache:
 
         Raises InputError, and counts nothing, for sizes that do not fit or when no slot is free.
         """
-        try:
-            self._keys[..., self.length, :] = k
-            self._values[..., self.length, :] = v
-        except (ValueError, IndexError):
-            raise _unfit(self, k, v) from None
+        if self.length == self._keys.shape[-2] or (np.shape(k), np.shape(v)) != self._token:
+            raise _unfit(self, k, v)  # a smaller array would be repeated over the slot without a word
+        self._keys[..., self.length, :] = k
+        self._values[..., self.length, :] = v
         self.length += 1
 
 
@@ -98,7 +111,8 @@ def _unfit(cache: "KVCache", k: Array, v: Array) -> InputError:
     if cache.is_full:
         return InputError(f"cache is full with {cache.length} tokens; make one with more slots")
     keys, values = ((*kept.shape[:-2], kept.shape[-1]) for kept in (cache.keys, cache.values))
-    return InputError(f"k is {k.shape} and v is {v.shape}, must be {keys} and {values} as in the cache")
+    found = f"k is {np.shape(k)} and v is {np.shape(v)}"
+    return InputError(f"{found}, must be {keys} and {values} as in the cache, both arrays")
 
 
 KVCache = DynamicCache | PreallocatedCache
@@ -123,8 +137,8 @@ class HeadCache(ABC):
         ):
             check_integer(name, value, least)
         self.length = 0
-        self._keys = np.empty((batch_size, num_kv_heads, head_dim, capacity), dtype)
-        self._values = np.empty((batch_size, num_kv_heads, capacity, head_dim), dtype)
+        self._keys = _slots((batch_size, num_kv_heads, head_dim, capacity), dtype)
+        self._values = _slots((batch_size, num_kv_heads, capacity, head_dim), dtype)
 
     @property
     def k(self) -> Array:
@@ -148,7 +162,11 @@ class HeadCache(ABC):
 
     def append(self, k: Array, v: Array) -> None:
         """Keep k and v (B, G, T, D) of T new positions. Raises InputError and keeps nothing."""
-        if (k.shape, k.dtype) != (v.shape, v.dtype):
+        try:
+            alike = (k.shape, k.dtype) == (v.shape, v.dtype)
+        except AttributeError:
+            raise InputError("k and v must be NumPy arrays (B, G, T, D); use np.array") from None
+        if not alike:
             raise InputError(f"k is {k.dtype} {k.shape} and v is {v.dtype} {v.shape}, must be alike")
         self.check_append(k.shape, k.dtype)
         self._store(k, v)

@@ -21,9 +21,9 @@ the textbook form is its oracle. What makes it fast: one product projects all he
 prefill works off blocks of queries and never looks at keys behind their last; a product of few queries with
 many keys comes in blocks that BLAS multiplies where they lie, without a copy.
 
-These all check sizes, which costs microseconds, never values: call `check_inputs` once before them. The
-functions named multi-head attention do. Nothing writes to its arguments, save to a cache. The dtype of the
-result is that of the inputs, float32 or float64.
+These all check sizes, which costs microseconds (`newest_blocks`, the inner step of `decode`, does not), never
+values: call `check_inputs` once before them. The functions named multi-head attention do. Nothing writes to
+its arguments, save to a cache. The dtype of the result is that of the inputs, float32 or float64.
 """
 
 import math
@@ -162,7 +162,7 @@ def prefill(x: Array, weights: FusedWeights, cache: HeadCache) -> Array:
 
     `cached_step` without its weights. Raises InputError for sizes that do not fit, the cache unchanged.
     """
-    check_sizes(("x", x, "B T C"), ("weights.qkv", weights.qkv, "C N"))
+    _check_fused(x, weights)
     q, k, v = weights.split(x @ weights.qkv)
     cache.append(k, v)
     return causal_blocks(q, cache.k, cache.v)
@@ -206,7 +206,7 @@ def decode(x: Array, weights: FusedWeights, cache: HeadCache, attend: Newest | N
     Equal to `prefill`. `attend` is `newest_blocks` when not given. Raises InputError for sizes that do not
     fit; then the cache holds the tokens before the step that was refused.
     """
-    check_sizes(("x", x, "B T C"), ("weights.qkv", weights.qkv, "C N"))
+    _check_fused(x, weights)
     attend = attend or newest_blocks
     B, T, _ = x.shape
     projected = np.empty((B, weights.qkv.shape[1]), x.dtype)
@@ -225,6 +225,7 @@ def newest_blocks(q: Array, k_columns: Array, v: Array, output: Array) -> None:
     """Write the attention of (B, G, H//G, D) scaled queries, which see all S keys, into `output` alike.
 
     `k_columns` is (B, G, D, S), `v` (B, G, S, D). The products with K and V come in blocks of positions.
+    The inner step of `decode`, which calls it once a token: it checks nothing.
     """
     group, D = q.shape[2:]
     S = k_columns.shape[3]
@@ -304,6 +305,12 @@ def check_inputs(x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_
     """
     check_arrays(("x", x, "B T C"), ("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))
     _check_widths(wq, wk, wv, num_heads, num_kv_heads)
+
+
+def _check_fused(x: Array, weights: FusedWeights) -> None:
+    check_sizes(("x", x, "B T C"), ("weights.qkv", weights.qkv, "C N"))
+    if x.dtype != weights.qkv.dtype:
+        raise InputError(f"x is {x.dtype}, must be {weights.qkv.dtype} as the weights are; use astype")
 
 
 def _check_grouped(q: Array, k: Array, v: Array) -> None:

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,14 @@ from typing import Any
 from inference_lab.errors import InputError, LabError
 from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
+from inference_lab.records.requests import read_requests
 from inference_lab.stream_load.client.response import Timeouts
 from inference_lab.stream_load.client.target import KEY_HEADER
 from inference_lab.stream_load.load import PATHS, LoadOptions, LoadResult, load
 from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.workload import Length, Workload
+
+_WIDTH = 200  # of a reason on the terminal; the whole of it is in the record
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,9 +100,12 @@ def _header(text: str) -> tuple[str, str]:
 def _slo(text: str) -> tuple[str, float]:
     name, _, bound = text.partition("=")
     try:
-        return name, float(bound)
+        limit = float(bound)
     except ValueError:
-        raise argparse.ArgumentTypeError("must be like ttft_ms=200") from None
+        limit = math.nan
+    if not math.isfinite(limit):
+        raise argparse.ArgumentTypeError("must be like ttft_ms=200")
+    return name, limit
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -168,6 +176,15 @@ def words(result: LoadResult) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(result.counts.items()))
     lines = [f"{counts or 'no request'}; recorded in {result.requests_path}"]
     sessions = result.info["sessions"]
+    requests, _ = read_requests(result.requests_path, partial=True)
+    failed = Counter(
+        f"{one.status}: {one.error or 'without a word'}" for one in requests if one.status != "ok"
+    )
+    noted = Counter(note for one in requests for note in one.notes)
+    for what, found in (("failed", failed), ("note", noted)):
+        lines += [
+            f"{what}: {count} of {len(requests)}, {said[:_WIDTH]}" for said, count in found.most_common(3)
+        ]
     if again := sum(session.get("resent_requests", 0) for session in sessions):
         lines.append(f"{again} requests went over a second connection: the server had ended the first")
     if result.info["conditions"].get("insecure"):

@@ -27,6 +27,9 @@ _WORDS = (
 )
 
 
+_MOST = 10_000_000  # tokens of one request: beyond any model, and a slip would fill the memory
+
+
 @dataclass(frozen=True, slots=True)
 class Length:
     """A number of tokens, drawn uniformly from `low` to `high`, both included."""
@@ -35,8 +38,8 @@ class Length:
     high: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.low <= self.high:
-            raise InputError(f"length {self}: must be N or LOW:HIGH with 1 <= LOW <= HIGH")
+        if not 1 <= self.low <= self.high <= _MOST:
+            raise InputError(f"length {self}: must be N or LOW:HIGH with 1 <= LOW <= HIGH <= {_MOST}")
 
     def __str__(self) -> str:
         return str(self.low) if self.low == self.high else f"{self.low}:{self.high}"
@@ -46,9 +49,10 @@ class Length:
         """The length written as `N` or `LOW:HIGH`; raises InputError for anything else."""
         low, _, high = text.partition(":")
         try:
-            return cls(int(low), int(high or low))
+            bounds = int(low), int(high or low)
         except ValueError:
             raise InputError(f"length {text!r}: must be N or LOW:HIGH, as in 64 or 16:128") from None
+        return cls(*bounds)
 
 
 @dataclass(frozen=True)
