@@ -128,6 +128,13 @@ class TestLoad(LoadCase):
             self.run_command("--concurrency", "1", "--requests", "1")
         self.assertFalse(self.output.exists())
 
+    def test_a_secret_in_the_body(self) -> None:
+        """A key of the extra body that names a secret is refused at any depth: the record would keep it."""
+        for body in ('{"api_key": "sk-abc"}', '{"user": [{"password": "x"}]}'):
+            with mock.patch("sys.stderr", io.StringIO()) as said, self.assertRaises(SystemExit):
+                arguments(*self.words("--extra-body", body))
+            self.assertIn("holds a secret, which records would show; give --api-key-env", said.getvalue())
+
     def test_a_bound_that_is_no_number(self) -> None:
         """A service level of inf or nan is refused with the form that is right."""
         for bound in ("inf", "nan", "fast", ""):
@@ -253,3 +260,6 @@ class TestInterrupts(LoadCase):
         ids = [record.request_id for record in self.records()]
         self.assertEqual(sorted(ids), [f"r{index:06d}" for index in range(30)])
         self.assertEqual(self.info()["counts"], {"ok": 30})
+        self.assertRegex(
+            self.said, r"note: \d+ requests are of a session that was killed and left no account"
+        )

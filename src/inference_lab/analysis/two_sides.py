@@ -238,7 +238,7 @@ def _stamps(runs: Sequence[Run]) -> Iterator[Doubt]:
         )
         # A calibration is of the stamps that its cells name; of any other load it is good to know.
         code = "stamps" if "path" in runs[0].cell else ""
-        yield Doubt(Flag(code, f"{words}; TLS has no others"), is_timed)
+        yield Doubt(Flag(code, f"{words}; TLS and unix sockets have no others"), is_timed)
 
 
 def _clocks(runs: Sequence[Run]) -> Iterator[Doubt]:

@@ -5,7 +5,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
 from inference_lab.records.requests import read_requests
 from inference_lab.stream_load.client.response import Timeouts
-from inference_lab.stream_load.client.target import KEY_HEADER
+from inference_lab.stream_load.client.target import KEY_HEADER, named_secret
 from inference_lab.stream_load.load import PATHS, LoadOptions, LoadResult, load
 from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.workload import Length, Workload
@@ -115,7 +115,21 @@ def _json_object(text: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("must be a JSON object")
+    if secret := named_secret(_keys(value)):
+        raise argparse.ArgumentTypeError(
+            f"{secret!r} holds a secret, which records would show; give --api-key-env"
+        )
     return value
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Every key of a JSON value, at any depth."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield from one
+        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
 
 
 def options_from(args: argparse.Namespace) -> LoadOptions:
@@ -187,6 +201,11 @@ def words(result: LoadResult) -> str:
         ]
     if again := sum(session.get("resent_requests", 0) for session in sessions):
         lines.append(f"{again} requests went over a second connection: the server had ended the first")
+    times = [(session["start_ns"], session["end_ns"]) for session in sessions]
+    if orphans := sum(not any(a <= one.arrival_ns <= b for a, b in times) for one in requests):
+        lines.append(
+            f"note: {orphans} requests are of a session that was killed, which left no account of itself"
+        )
     if result.info["conditions"].get("insecure"):
         lines.append("note: nobody checked the server's certificate (--insecure)")
     return "\n".join(lines)

@@ -48,7 +48,7 @@ class Target:
         """
         if "@" in base_url:  # before any message that repeats it
             raise InputError("base URL holds a user or password; records would keep it: use a key")
-        if secret := _secret(
+        if secret := named_secret(
             name for name, _ in parse_qsl(base_url.partition("?")[2], keep_blank_values=True)
         ):
             raise InputError(f"base URL holds {secret!r} in its query; records would keep it: use a key")
@@ -111,7 +111,7 @@ class Target:
         return "\r\n".join([f"{method} {where} HTTP/1.1", *lines, "", ""]).encode() + body
 
 
-def _secret(names: Iterable[str]) -> str | None:
+def named_secret(names: Iterable[str]) -> str | None:
     """The first name that says that its value is a secret."""
     return next((name for name in names if _SECRET & set(re.split(r"[-_.\s]+", name.lower()))), None)
 
@@ -119,7 +119,7 @@ def _secret(names: Iterable[str]) -> str | None:
 def _check_header(name: str, value: str) -> None:
     if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[ -~]*", value):
         raise InputError(f"header {name!r}: must be a name, a colon and printable ASCII, as in 'X-Team: lab'")
-    if _secret([name]):
+    if named_secret([name]):
         raise InputError(
             f"header {name!r} holds a secret, which records and process lists would show;"
             f" export it and give --api-key-env NAME --api-key-header {name}"
