@@ -261,5 +261,5 @@ class TestInterrupts(LoadCase):
         self.assertEqual(sorted(ids), [f"r{index:06d}" for index in range(30)])
         self.assertEqual(self.info()["counts"], {"ok": 30})
         self.assertRegex(
-            self.said, r"note: \d+ requests are of a session that was killed and left no account"
+            self.said, r"note: \d+ requests are of a session that was killed, which left no account"
         )
