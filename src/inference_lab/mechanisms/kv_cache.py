@@ -15,15 +15,18 @@ from inference_lab.mechanisms.arrays import Array, check_integer
 
 
 def _slots(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Memory for keys or values, not yet written. Raises InputError for another dtype or too many slots."""
+    """Memory for keys or values, not yet written. Raises InputError for a dtype of no numbers, too many slots.
+
+    Quantised caches are of int8, so any number will do; what is computed checks its own arrays.
+    """
     try:
         slots = np.empty(shape, dtype)
     except TypeError:
-        raise InputError(f"dtype is {dtype!r}, must be float32 or float64") from None
+        raise InputError(f"dtype is {dtype!r}, must be of numbers, such as float32") from None
     except (ValueError, MemoryError):
         raise InputError(f"a cache of shape {shape} does not fit in memory; give it fewer slots") from None
-    if slots.dtype.name not in ("float32", "float64"):
-        raise InputError(f"dtype is {slots.dtype}, must be float32 or float64")
+    if slots.dtype.kind not in "fiu":
+        raise InputError(f"dtype is {slots.dtype}, must be of numbers, such as float32")
     return slots
 
 
