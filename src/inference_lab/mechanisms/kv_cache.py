@@ -15,7 +15,7 @@ from inference_lab.mechanisms.arrays import Array, check_integer
 
 
 def _slots(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Memory for keys or values, not yet written. Raises InputError for a dtype of no numbers, too many slots.
+    """Memory for keys or values, not yet written. Raises InputError for a dtype of no numbers, too much room.
 
     Quantised caches are of int8, so any number will do; what is computed checks its own arrays.
     """
