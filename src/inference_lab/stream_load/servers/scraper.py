@@ -66,7 +66,7 @@ def metrics_of(page: bytes | None, *, gauges: bool = False) -> dict[str, float] 
         for name, value in _values(text, gauges=gauges):
             before = values.get(name, 0.0)
             values[name] = max(before, value) if name.partition("{")[0].endswith("_perc") else before + value
-    except ValueError:
+    except (ValueError, OverflowError):  # a time stamp may be beyond every float
         _say_unreadable()
         return None
     return values
