@@ -198,6 +198,7 @@ class TestPeers(unittest.TestCase):
             ([b"GET / HTTP/1.1\r\nA: ", *[long] * 200], 413, "may hold 8388608 bytes"),
             ([b"GET /", *[long] * 200], 413, "may hold 8388608 bytes"),
             ([post(b"")[:-5] + b"999999999\r\n\r\n", *[long] * 200], 413, "may hold 8388608 bytes"),
+            ([post(b"")[:-5] + b"1" + b"0" * 14 + b"\r\n\r\n"], 413, "may hold 8388608 bytes"),
             ([b"GET /v1/models HTTP/1.1\r\n\r\n" * 9000], 400, "more than 100 requests wait"),
             ([post(b"{}", "X-Request-Id: " + "n" * 300, "Connection: close")], 400, "256 characters"),
             ([b"HEAD /health HTTP/1.1\r\n\r\n"], 404, ""),

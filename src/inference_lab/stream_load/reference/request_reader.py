@@ -31,7 +31,7 @@ class RequestReader:
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()
-        self._fed_bytes = 0
+        self._fed_bytes = self._announced_bytes = 0
         self._at_ns = 0
         self.waiting: deque[Request] = deque()
         self.is_broken = False
@@ -50,7 +50,7 @@ class RequestReader:
         except httptools.HttpParserError as error:
             self._refuse(400, f"this is no request of HTTP/1.1 ({error})")
         waiting_bytes = sum(len(request.url) + len(request.body) for request in self.waiting)
-        if max(self._fed_bytes, waiting_bytes) > MAX_BYTES:
+        if max(self._fed_bytes, waiting_bytes, self._announced_bytes) > MAX_BYTES:
             self._refuse(413, f"the requests of a connection may hold {MAX_BYTES} bytes")
         elif len(self.waiting) > MAX_WAITING:
             self._refuse(400, f"more than {MAX_WAITING} requests wait on this connection")
@@ -73,6 +73,8 @@ class RequestReader:
         """Called by the parser."""
         if name.lower() == b"x-request-id":
             self._request.name = value.decode("latin-1")
+        elif name.lower() == b"content-length" and value.strip().isdigit():  # else the parser objects
+            self._announced_bytes = int(value)
 
     def on_body(self, body: bytes) -> None:
         """Called by the parser with a piece of it."""
@@ -80,7 +82,7 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         """Called by the parser."""
-        request, self._fed_bytes = self._request, 0
+        request, self._fed_bytes, self._announced_bytes = self._request, 0, 0
         request.received_ns = self._at_ns
         request.method = self._parser.get_method().decode("latin-1")
         request.keep = self._parser.should_keep_alive() and request.method in ("GET", "POST")
