@@ -75,6 +75,10 @@ def _with_usage(said: Sequence[int], finish: str = "stop") -> Writes:
     return tuple(delta(end, total, content="w") for end, total in zip(ends, said, strict=True))
 
 
+def _choice(index: int, finish: str | None, **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": {"content": "w"}, "finish_reason": finish, **fields}]}
+
+
 _GOOD = (*texts(), usage(8), DONE)
 
 USAGE = (
@@ -165,6 +169,21 @@ USAGE = (
     Case(
         "totals that are none",
         (*texts(), event({"usage": {"completion_tokens": True, "prompt_tokens": -1}}), DONE),
+    ),
+    Case(
+        "300,000 token ids",
+        (*(event(_choice(0, None, token_ids=[1] * 100_000)) for _ in range(3)), *texts(5), DONE),
+        notes=("token_ids say 300005 tokens, more than can be",),
+    ),
+    Case(
+        "two choices",
+        (
+            *(event(_choice(index, None)) for _ in range(7) for index in (0, 1)),
+            event({"choices": [_choice(n, "stop")["choices"][0] for n in (1, 0)]}),
+            usage(16),
+            DONE,
+        ),
+        notes=("a choice of index 1 is not timed",),
     ),
     Case("several tokens a chunk", (*texts(4), usage(8), DONE), chunks=(2, 2, 2, 2), counted=4),
     Case("the end's own token", (*texts(7, finish=None), BARE, usage(8), DONE), counted=7),
@@ -309,6 +328,19 @@ ERRORS = (
         "truncated",
         (1, 1),
         says=("upstream timed out",),
+    ),
+    Case(
+        "an object of its own and no end",
+        (event({"detail": "boom detail"}), DONE),
+        "truncated",
+        (),
+        says=("[DONE] before a finish_reason", "boom detail"),
+        notes=("boom detail",),
+    ),
+    Case(
+        "an object of its own between",
+        (delta(content="w"), event({"detail": "boom detail"}), *texts(7), DONE),
+        notes=("boom detail",),
     ),
     Case(
         "a bare word and no end",

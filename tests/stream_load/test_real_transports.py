@@ -404,14 +404,30 @@ class TestWaiting(TransportCase):
     """Servers that ask to be asked later."""
 
     def test_a_retry_waits_as_it_was_told(self) -> None:
-        """After 429 with Retry-After: 1 the next attempt comes 1 s later."""
-        busy = answer(b"busy", "429 Too Many Requests", "Retry-After: 1")
+        """After 429 with Retry-After: 1.25 the next attempt comes 1.25 s later."""
+        busy = answer(b"busy", "429 Too Many Requests", "Retry-After: 1.25")
         with scripted(lambda _n, m: [stream() if m else busy]) as server:
             self.load(server.url, "--retries", "3")
         first, second = self.records()
         self.assertEqual((first.http_status, second.status), (429, "ok"))
         assert second.sent_ns is not None
-        self.assertGreaterEqual(second.sent_ns - first.finish_ns, 1_000_000_000)
+        self.assertGreaterEqual(second.sent_ns - first.finish_ns, 1_250_000_000)
+        self.assertEqual(first.notes, ())
+
+    def test_a_wait_that_cannot_be_read(self) -> None:
+        """Words, a negative and an overflowing number are noted; the retry comes after the usual wait."""
+        for asked in ("soon", "-3", "1e999", "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"):
+            busy = answer(b"busy", "429 Too Many Requests", f"Retry-After: {asked}")
+            with (
+                self.subTest(asked),
+                scripted(lambda _n, m, busy=busy: [stream() if m else busy]) as server,
+            ):
+                self.load(server.url, "--retries", "3")
+                first, second = self.records()
+                self.assertEqual(
+                    (first.notes, second.status), ((f"Retry-After cannot be read: {asked}",), "ok")
+                )
+            shutil.rmtree(self.output)
 
     def test_no_wait_is_longer_than_the_request_may_take(self) -> None:
         """A retry that would come after the total time-out is not made."""
@@ -419,3 +435,5 @@ class TestWaiting(TransportCase):
         with scripted(lambda _n, _m: [busy]) as server:
             self.assertEqual(self.load(server.url, "--retries", "3", "--total-timeout", "5"), 1)
             self.assertEqual(len(server.seen), 1)
+        (record,) = self.records()
+        self.assertEqual(record.notes, ("no retry: its wait of 3600 s ends after the time-out",))

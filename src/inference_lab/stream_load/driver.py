@@ -5,6 +5,7 @@ Knows neither HTTP nor files: the same driver drives the real client and the sim
 
 import asyncio
 import math
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -136,11 +137,14 @@ class Driver:
         try:
             for attempt in range(attempts + 1, attempts + 2 + self._retries):
                 exchange = await self._transport.send(prepared)
+                wait_s = 0.0
+                if retries := _may_retry(exchange) and attempt <= attempts + self._retries:
+                    wait_s = max(_RETRY_WAIT_S * 2 ** (attempt - attempts - 1), _asked_wait_s(exchange))
+                    retries = (self._now_ns() - admitted_ns) / 1e9 + wait_s <= self._retry_within_s
+                    if not retries:
+                        exchange.notes.append(f"no retry: its wait of {wait_s:g} s ends after the time-out")
                 ended(attempt, admitted_ns, exchange)
-                if not _may_retry(exchange) or attempt > attempts + self._retries:
-                    return
-                wait_s = max(_RETRY_WAIT_S * 2 ** (attempt - attempts - 1), _asked_wait_s(exchange))
-                if (self._now_ns() - admitted_ns) / 1e9 + wait_s > self._retry_within_s:
+                if not retries:
                     return
                 if not await self._wait(asyncio.sleep(wait_s)):
                     return
@@ -171,11 +175,15 @@ def _may_retry(exchange: Exchange) -> bool:
 
 
 def _asked_wait_s(exchange: Exchange) -> float:
-    """How long the server asks to wait (Retry-After: seconds or a date); 0 where it asks nothing."""
-    asked = exchange.headers.get("retry-after", "")
-    if asked.isascii() and asked.isdigit():
-        return float(asked)
+    """How long the server asks to wait (Retry-After: seconds or a date); 0 where it asks nothing.
+
+    What cannot be read is a note of the exchange.
+    """
+    asked = exchange.headers.get("retry-after", "").strip()
+    if not asked or re.fullmatch(r"[0-9]+(\.[0-9]*)?", asked):
+        return float(asked or 0)
     try:
         return (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):  # no date, or one without a zone
+    except (ValueError, TypeError, OverflowError):  # no date, or one without a zone
+        exchange.notes.append(f"Retry-After cannot be read: {asked}")
         return 0.0

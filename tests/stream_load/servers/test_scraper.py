@@ -81,7 +81,7 @@ vllm:inter_token_latency_seconds_sum{engine="1",model_name="model"} 0.5
         self.assertEqual(metrics_of(page), expected)
 
     def test_what_is_no_page(self) -> None:
-        """HTML, JSON, other bytes, a time beyond all numbers and every cut of a page are no page; that is said once."""
+        """HTML, JSON, other bytes, a time beyond floats and every cut of a page are no page, said once."""
         wrong = [b"<html><body>Bad gateway</body></html>\n", b'{"detail": "Not Found"}', b"\xff\xfe\n", b""]
         wrong += [b"vllm:x 1 " + b"9" * 400 + b"\n"]
         wrong += [PAGE[:end] for end in range(1, len(PAGE)) if not PAGE[:end].endswith(b"\n")]

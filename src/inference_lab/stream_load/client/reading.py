@@ -36,7 +36,7 @@ class Reading:
         self.notes: list[str] = []
         self._chunks: list[Shown] = []
         self._usages: dict[int, Mapping[str, Any]] = {}
-        self._streams_reasoning = False
+        self._streams_reasoning = self._has_others = False
         self._events = 0
         self._before = self._after = b""
         self._alike: dict[bool, tuple[int, bool]] = {}
@@ -69,6 +69,8 @@ class Reading:
             return
         if isinstance(said, dict) and (said.get("error") or said.get("object") == "error"):
             self._fail(error_text(said))
+        elif _is_other(said):
+            self._note(f"an event is no chunk: {payload.decode()}")
         elif _is_chunk(said):
             had, seen = len(self._chunks), self.saw_token
             self._add_chunk(event, said)
@@ -119,6 +121,10 @@ class Reading:
 
     def _add_chunk(self, event: int, said: Mapping[str, Any]) -> None:
         for choice in said.get("choices") or ():
+            if index := choice.get("index"):
+                self._has_others = True
+                self._note(f"a choice of index {index} is not timed; usage, which counts it, is not used")
+                continue
             finish = choice.get("finish_reason") or None
             if finish in ("abort", "error"):
                 self._fail(f"finish_reason {finish}")
@@ -172,7 +178,11 @@ class Reading:
         """
         shown, streamed = self._chunks, self._streams_reasoning
         counted = sum(tokens for _, tokens, _ in shown)
-        last = Total.of(self.usage or {})
+        if counted > len(shown) and counted > most():  # more than one a chunk: its `token_ids` say so
+            self._note(f"token_ids say {counted} tokens, more than can be; the chunks are counted instead")
+            shown = [(event, min(tokens, 1), is_empty) for event, tokens, is_empty in shown]
+            counted = sum(tokens for _, tokens, _ in shown)
+        last = None if self._has_others else Total.of(self.usage or {})
         texts = sum(not is_empty for _, _, is_empty in shown)
         if last is None or last.visible(streamed=streamed) == counted == texts:
             return [(event, tokens) for event, tokens, _ in shown if tokens], counted
@@ -209,6 +219,15 @@ def parse(payload: bytes) -> Any:
 def _is_output(value: Any) -> bool:
     """Whether a delta's value can be output: a flag or a number beside it is not."""
     return isinstance(value, str | list | dict) and bool(value)
+
+
+def _is_other(said: Any) -> bool:
+    """Whether an object says something that is no part of an answer, such as `detail`."""
+    return (
+        isinstance(said, dict)
+        and bool(said)
+        and not ("choices" in said or "usage" in said or said.get("type") == "ping")
+    )
 
 
 def _is_chunk(said: Any) -> bool:
