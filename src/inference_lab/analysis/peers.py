@@ -1,7 +1,8 @@
 """summary.csv of kernels beside their limits: that of a timing record, and how near each path comes to them.
 
-The limit of a call is the longer of what it must read and what it must multiply, and its calls: the paths
-`read`, `gemm` and `calls` of the same round. Does not know how they were made.
+The limit of a call is the longest of what it must read, what it must multiply and what NumPy takes to be
+called: the paths `read`, `gemm` and `calls` of the same round. Not their sum: a product is timed with its
+call, and reads what it multiplies. Does not know how they were made.
 """
 
 import csv
@@ -36,8 +37,8 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     for row in csv.DictReader(io.StringIO(timing.summarise(record, judge))):
         value = int(row[rounds.axis])
         if row["path"] not in LIMITS:
-            read, gemm, calls = (rounds.times[path, value] for path in LIMITS)
-            reached = compare((np.maximum(read, gemm) + calls) / rounds.times[row["path"], value]).ratio
+            limit = np.maximum.reduce([rounds.times[path, value] for path in LIMITS])
+            reached = compare(limit / rounds.times[row["path"], value]).ratio
             for column, number in zip(COLUMNS[-3:], reached.bounds, strict=True):
                 row[column] = "" if number is None else f"{number:.9g}"
         table.writerow(row)

@@ -29,7 +29,7 @@ def draw(view: View) -> str:
     head = (
         "P50s. Up: time of the call's multiply-adds alone / time of the call. Across: that time / time of"
         " reading its bytes alone. Lines: no call can be above them. Numbers: how much of its limit a call"
-        f" reaches, calls of NumPy counted in, and {varied_axis(view)}."
+        f" reaches (reading, multiplying or NumPy's calls, the longest), and {varied_axis(view)}."
     )
     figure, (panel,) = page(view, marks, (260,), "how near to the roofs", head, *foot)
     panel.plot([left, 1, right], [left, 1, 1], color=INK, linewidth=1.2, gid="roof")
