@@ -55,9 +55,9 @@ rule verify:
         inputs("verify"),
     output:
         update(lab_layout.VERIFIED_RECEIPT),
-    priority: -1  # after all that this run makes, or the next one would find something to verify
     log:
         "logs/verify.log",
+    priority: -1  # after all that this run makes, or the next one would find something to verify
     params:
         config=lab_files.canonical({"experiments": config["experiments"]}),
     shell:
