@@ -21,7 +21,7 @@ from inference_lab.records.chain import seal
 from inference_lab.records.files import write_json
 from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.stream_load.load import exit_code, load
-from inference_lab.stream_load.load_command import add_arguments, options_from, run, words
+from inference_lab.stream_load.load_command import add_arguments, options_from, reasons, run, words
 from inference_lab.stream_load.progress import Snapshot, describe
 from inference_lab.stream_load.record_file import INFO, PARTIAL, RecordFile
 from inference_lab.stream_load.reference.reference_process import reference_server
@@ -59,7 +59,8 @@ class LoadCase(unittest.TestCase):
         """The exit code of the command in this process, its prints unseen."""
         with mock.patch("builtins.print"):
             result = run(arguments(*self.words(*more)))
-            self.said = words(result)
+            told = reasons(read_requests(result.requests_path, partial=True)[0], result.info["sessions"])
+            self.said = "\n".join([words(result), *told])
             return result.exit_code
 
     def records(self) -> list[RequestRecord]:

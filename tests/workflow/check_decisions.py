@@ -119,6 +119,7 @@ class Decisions:
     def test_comment_docstring_formatting(self) -> None:
         """A comment, a docstring or another layout of a source voids nothing."""
         with self.place() as lab:
+            self.decides(lab, NOTHING)  # verified here, so that nothing but the edits could be a reason
             lab.edit(TOY, "import json\n", "import json  # a comment\n")
             lab.edit(TOY, '"""A whole toy', '"""The whole toy')
             lab.edit(SUMMARY, "cells.setdefault((sample.path, sample.batch_size), [])",

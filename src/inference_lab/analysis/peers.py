@@ -7,7 +7,7 @@ call, and reads what it multiplies. Does not know how they were made.
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,12 @@ LIMITS = ("read", "gemm", "calls")
 COLUMNS = (*timing.COLUMNS, "of_limit", "of_limit_lo", "of_limit_hi")
 
 
+def check_limits(record: Record, paths: Container[str], what: str) -> None:
+    """Nothing, when all limits are among the paths that `what` is made of; else RecordError."""
+    if missing := [path for path in LIMITS if path not in paths]:
+        raise RecordError(f"{record.experiment}: no path {missing[0]}; {what} needs all limits")
+
+
 def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     """The text of summary.csv: timing's columns, then limit / time, the median over rounds with its interval.
 
@@ -29,8 +35,7 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     does, and when a limit was not measured.
     """
     rounds = rounds_of(record)
-    if missing := [path for path in LIMITS if path not in {path for path, _ in rounds.times}]:
-        raise RecordError(f"{record.experiment}: no path {missing[0]}; the peers' summary needs all limits")
+    check_limits(record, {path for path, _ in rounds.times}, "the peers' summary")
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()

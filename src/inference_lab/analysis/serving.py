@@ -25,7 +25,7 @@ from inference_lab.analysis.rows import CODES, SEPARATOR
 from inference_lab.analysis.runs import Run, Step, peak_in_flight, runs_of
 from inference_lab.analysis.server_side import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
 from inference_lab.analysis.two_sides import Doubt, doubts, is_timed, stamps_of
-from inference_lab.records.record import Calibration, Record, csv_text
+from inference_lab.records.record import Record, csv_text
 from inference_lab.records.table import aligned
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -44,7 +44,7 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     over the runs with its interval, and `value` where every run had the same.
     """
     cells: dict[tuple[tuple[str, str], ...], list[Run]] = {}
-    for run in runs_of(record, steady=judge.get("window", "steady") == "steady"):
+    for run in _runs(record, judge):
         cells.setdefault(tuple(run.cell.items()), []).append(run)
     keys = list(dict.fromkeys(key for cell in cells for key, _ in cell))
     vary: Mapping[str, Any] = record.manifest["conditions"].get("vary", {})
@@ -69,9 +69,11 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
 
 def calibrated(record: Record, judge: Mapping[str, Any]) -> list[Row]:
     """The rows of a record of one cell that say what its calibration says of the client's times."""
-    runs = runs_of(record, steady=judge.get("window", "steady") == "steady")
-    found = list(_calibrated(record.calibration, runs)) if record.calibration else []
-    return [{**dict.fromkeys(COLUMNS, ""), **row} for row in found]
+    return [{**dict.fromkeys(COLUMNS, ""), **row} for row in _calibrated(record, _runs(record, judge))]
+
+
+def _runs(record: Record, judge: Mapping[str, Any]) -> list[Run]:
+    return runs_of(record, steady=judge.get("window", "steady") == "steady")
 
 
 def _place(cell: Mapping[str, str], record: Record) -> list[int]:
@@ -101,8 +103,7 @@ def _rows(
     for metric in OF_CELL:
         if (value := metric.of(runs, steps)) is not None:
             yield {**_named(metric), **_of_runs([value])}
-    if record.calibration:
-        yield from _calibrated(record.calibration, runs)
+    yield from _calibrated(record, runs)
 
 
 def _named(metric: Metric) -> Row:
@@ -137,9 +138,10 @@ def _text(number: float | None, per: float = 1) -> str:
     return "" if number is None else f"{number / per:.9g}"
 
 
-def _calibrated(calibration: Calibration, runs: Sequence[Run]) -> Iterator[Row]:
+def _calibrated(record: Record, runs: Sequence[Run]) -> Iterator[Row]:
     """The error of the client's own token times, as calibrated with the same stamps at as many streams."""
-    if not any("clock" in session for session in runs[0].sessions):
+    calibration = record.calibration
+    if calibration is None or not any("clock" in session for session in runs[0].sessions):
         return  # virtual time has no error
     clock = stamps_of(runs)
     of_clock = [row for row in calibration.rows if row["path"] == clock]

@@ -14,7 +14,8 @@ from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.records import chain, layout
 from inference_lab.records.chain import Chain
 from inference_lab.records.files import read_text, sha256_file, write_json
-from inference_lab.records.record import Measurement
+from inference_lab.records.record import Measurement, Record
+from inference_lab.records.requests import read_requests
 from inference_lab.stream_load import load_command
 from inference_lab.stream_load.record_file import INFO, MANIFEST, NAME
 
@@ -46,7 +47,9 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     result = load_command.run(args)
     if result.requests_path.name != NAME:
         said = f"stopped: kept in {result.requests_path}; --resume continues it"
-        return f"{load_command.words(result)}\n{said}", result.exit_code
+        requests, _ = read_requests(result.requests_path, partial=True)
+        told = load_command.reasons(requests, result.info["sessions"])
+        return "\n".join([load_command.words(result), *told, said]), result.exit_code
     facts = {
         "command": args.words,
         "experiment": _name(Path(folder.name)),
@@ -62,7 +65,9 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     valid, reasons = run_stage.validity(manifest)
     if not valid:
         raise MeasurementRefused(f"{folder}: recorded and marked invalid, because {'; '.join(reasons)}")
-    return f"{load_command.words(result)}\n{summarise(folder)}", result.exit_code
+    table, record = _summarised(folder)
+    told = load_command.reasons(record.requests, result.info["sessions"])
+    return "\n".join([load_command.words(result), *told, table]), result.exit_code
 
 
 def around(file: Path) -> Chain | None:
@@ -92,16 +97,22 @@ def summarise(folder: Path) -> str:
 
     The summary leans on nothing outside the folder, so that it is the same wherever the folder goes.
     """
+    return _summarised(folder)[0]
+
+
+def _summarised(folder: Path) -> tuple[str, Record]:
     from inference_lab.analysis.rows import read_summary
     from inference_lab.analysis.serving import as_table, calibrated
 
     step = walk(folder).step("summary", _name(folder))
     made, rows = run_stage.derive(step), read_summary(Path(step.makes[0]))
-    if not Path(layout.folder(CALIBRATION), "summary.csv").is_file():
-        words = f"{layout.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
-        return "\n".join([as_table(rows), f"note: {words}", made])
-    record = run_stage.read_record(_name(folder), {"calibration": CALIBRATION})
-    return "\n".join([as_table([*rows, *calibrated(record, JUDGE)]), made])
+    known = Path(layout.folder(CALIBRATION), "summary.csv").is_file()
+    record = run_stage.read_record(_name(folder), {"calibration": CALIBRATION} if known else {})
+    table = as_table([*rows, *calibrated(record, JUDGE)])
+    if known:
+        return f"{table}\n{made}", record
+    words = f"{layout.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
+    return f"{table}\nnote: {words}\n{made}", record
 
 
 def draw(folder: Path) -> str:

@@ -5,8 +5,7 @@ where 1 is the ridge. Up: the share of the call's time that its multiply-adds al
 above 1 (the products) or above the slope (the reading).
 """
 
-from inference_lab.analysis.peers import LIMITS
-from inference_lab.errors import RecordError
+from inference_lab.analysis.peers import LIMITS, check_limits
 from inference_lab.figures.cells import by_path, cells, varied_axis
 from inference_lab.figures.sheet import marks_of
 from inference_lab.figures.style import ALARM, FAINT, INK, SMALL, Line, page, scale, styled, svg
@@ -17,8 +16,7 @@ from inference_lab.records.record import View
 def draw(view: View) -> str:
     """SVG of the roofline, one mark a path and cell. Raises RecordError when a limit was not measured."""
     paths = by_path(cells(view))
-    if missing := [path for path in LIMITS if path not in paths]:
-        raise RecordError(f"{view.record.experiment}: no path {missing[0]}; a roofline needs all limits")
+    check_limits(view.record, paths, "a roofline")
     roofs = {path: {cell.value: cell.needed("p50_ms").value for cell in paths[path]} for path in LIMITS}
     shown = {path: some for path, some in paths.items() if path not in LIMITS}
     marks = {path: mark for path, mark in marks_of(cells(view)).items() if path in shown}

@@ -1,8 +1,8 @@
 """Two ways to keep the keys and values of tokens already decoded: arrays that grow, slots that wait.
 
 Answers: where a token's key and value stand, and what an append costs. Does not know how they were
-projected or who attends to them. The first half serves single-head attention, `...` is () or (B,), and holds
-no check; the caches of heads, in the second half, check what is appended.
+projected or who attends to them. The first half serves single-head attention, `...` is () or (B,), and checks
+sizes alone; the caches of heads, in the second half, check dtypes too.
 """
 
 from abc import ABC, abstractmethod

@@ -5,14 +5,14 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import InputError, LabError
 from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
-from inference_lab.records.requests import read_requests
+from inference_lab.records.requests import RequestRecord
 from inference_lab.stream_load.client.response import Timeouts
 from inference_lab.stream_load.client.target import KEY_HEADER, named_secret
 from inference_lab.stream_load.load import PATHS, LoadOptions, LoadResult, load
@@ -190,25 +190,30 @@ def words(result: LoadResult) -> str:
     counts = ", ".join(f"{count} {status}" for status, count in sorted(result.counts.items()))
     lines = [f"{counts or 'no request'}; recorded in {result.requests_path}"]
     sessions = result.info["sessions"]
-    requests, _ = read_requests(result.requests_path, partial=True)
+    if again := sum(session.get("resent_requests", 0) for session in sessions):
+        lines.append(f"{again} requests went over a second connection: the server had ended the first")
+    if result.info["conditions"].get("insecure"):
+        lines.append("note: nobody checked the server's certificate (--insecure)")
+    return "\n".join(lines)
+
+
+def reasons(requests: Sequence[RequestRecord], sessions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines that say why requests failed, what was noted, and whose session left no account of itself."""
     failed = Counter(
         f"{one.status}: {one.error or 'without a word'}" for one in requests if one.status != "ok"
     )
     noted = Counter(note for one in requests for note in one.notes)
-    for what, found in (("failed", failed), ("note", noted)):
-        lines += [
-            f"{what}: {count} of {len(requests)}, {said[:_WIDTH]}" for said, count in found.most_common(3)
-        ]
-    if again := sum(session.get("resent_requests", 0) for session in sessions):
-        lines.append(f"{again} requests went over a second connection: the server had ended the first")
+    lines = [
+        f"{what}: {count} of {len(requests)}, {said[:_WIDTH]}"
+        for what, found in (("failed", failed), ("note", noted))
+        for said, count in found.most_common(3)
+    ]
     times = [(session["start_ns"], session["end_ns"]) for session in sessions]
     if orphans := sum(not any(a <= one.arrival_ns <= b for a, b in times) for one in requests):
         lines.append(
             f"note: {orphans} requests are of a session that was killed, which left no account of itself"
         )
-    if result.info["conditions"].get("insecure"):
-        lines.append("note: nobody checked the server's certificate (--insecure)")
-    return "\n".join(lines)
+    return lines
 
 
 def main(given: Sequence[str] | None = None) -> int:

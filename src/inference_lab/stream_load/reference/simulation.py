@@ -9,8 +9,8 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from inference_lab.stream_load.client.completion import asked_in
 from inference_lab.stream_load.client.exchange import Exchange
+from inference_lab.stream_load.reference.completion import asked_in
 from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
 
 Result = TypeVar("Result")
