@@ -429,6 +429,7 @@ class TitleTests(TestCase):
         for words, changes in (
             ("8 decode steps behind T cached tokens", {"fixed": {"decode_steps": 8}}),
             ("filling a cache with T tokens", {"paths": ("prefill", "stepwise")}),
+            ("filling a cache with T tokens", {"fixed": {"num_heads": 8}}),
         ):
             with self.subTest(words):
                 self.assertEqual(timed_call(small_view(**changes)), words)

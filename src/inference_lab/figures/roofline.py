@@ -21,7 +21,7 @@ def draw(view: View) -> str:
     shown = {path: some for path, some in paths.items() if path not in LIMITS}
     marks = {path: mark for path, mark in marks_of(cells(view)).items() if path in shown}
     intensity = {value: gemm / roofs["read"][value] for value, gemm in roofs["gemm"].items()}
-    left, right = min(*intensity.values(), 0.5) / 1.5, max(*intensity.values(), 2) * 1.5
+    left, right = min(*intensity.values(), 0.5) / 2, max(*intensity.values(), 2) * 2
     flagged = dict.fromkeys(code for some in shown.values() for cell in some for code in cell.flags)
     foot = [Line(f"flagged, no claim is made: {', '.join(flagged)}", SMALL, ALARM, "bold")] * bool(flagged)
     head = (
@@ -36,16 +36,23 @@ def draw(view: View) -> str:
     panel.set_xticks(ticks, [f"{tick:,.4g}" for tick in ticks])
     panel.set_xticks([], minor=True)
     seen = [left, 1.0]
-    for side, (path, some) in zip((-1, 1), shown.items(), strict=True):
+    for side, (path, some) in zip((1, -1), shown.items(), strict=True):
         for cell in some:
             x, y = intensity[cell.value], roofs["gemm"][cell.value] / cell.needed("p50_ms").value
             panel.plot([x], [y], marks[path].marker, color=marks[path].color, gid=f"{path}-{cell.value}")
             label = f"{cell.needed('of_limit').value:.0%} {cell.value}"
-            align = "left" if side > 0 else "right"
+            # Slanted, ours above and theirs below: values may lie close together.
             panel.annotate(
-                label, (x, y), (6 * side, -3), textcoords="offset points", ha=align, size=SMALL, color=FAINT
+                *(label, (x, y), (4 * side, 4 * side)),
+                textcoords="offset points",
+                ha="left" if side > 0 else "right",
+                va="bottom" if side > 0 else "top",
+                rotation=35,
+                rotation_mode="anchor",
+                size=SMALL,
+                color=FAINT,
             )
-            seen.append(y)
+            seen += [y, 0.7 * y]  # the label below has room
     scale(panel, seen, "multiply-adds alone / call", log=True)
     panel.set_xlim(left, right)
     panel.set_xlabel("intensity: multiply-adds alone / reading alone, log scale")

@@ -58,7 +58,10 @@ def timed_call(view: View) -> str:
     conditions = view.record.manifest["conditions"]
     if steps := conditions["fixed"].get("decode_steps"):
         return f"{steps} decode steps behind T cached tokens"
-    return "filling a cache with T tokens" if "prefill" in conditions["paths"] else "one full decode"
+    # A full decode is of a single head: with heads, what is no number of steps is a prefill.
+    if "prefill" in conditions["paths"] or "num_heads" in conditions["fixed"]:
+        return "filling a cache with T tokens"
+    return "one full decode"
 
 
 def marks_of(cells: Sequence[Cell]) -> dict[str, Mark]:
