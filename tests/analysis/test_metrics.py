@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from inference_lab.analysis.load_runs import Run, runs_of
 from inference_lab.analysis.metrics import (
     AGAINST_TRUTH,
     OF_CELL,
@@ -14,7 +15,6 @@ from inference_lab.analysis.metrics import (
     Metric,
     goodput,
 )
-from inference_lab.analysis.runs import Run, runs_of
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.requests import RequestRecord
 from tests.loads import MS, record, request, session, truth

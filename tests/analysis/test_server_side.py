@@ -4,9 +4,9 @@ import unittest
 from collections.abc import Mapping
 from typing import Any
 
+from inference_lab.analysis.load_runs import runs_of
 from inference_lab.analysis.metrics import TTFT
 from inference_lab.analysis.rows import summary_rows
-from inference_lab.analysis.runs import runs_of
 from inference_lab.analysis.server_side import by_fresh_server, warmup
 from inference_lab.analysis.serving import summarise
 from inference_lab.records.record import Record

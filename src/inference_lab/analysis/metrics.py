@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from inference_lab.analysis.runs import Run, Step, peak_in_flight
+from inference_lab.analysis.load_runs import Run, Step, peak_in_flight
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.requests import STATUSES, RequestRecord
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from inference_lab.analysis.load_runs import Run, Step
 from inference_lab.analysis.metrics import TIMES, Metric, RunMetric, TimeMetric
-from inference_lab.analysis.runs import Run, Step
 from inference_lab.mechanisms.kv_capacity import BYTES_PER_ELEMENT, GIB, Capacity, KVShape
 from inference_lab.records.record import Record
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from inference_lab.analysis.flags import Flag
 from inference_lab.analysis.intervals import Times, estimate
+from inference_lab.analysis.load_runs import Run, Step, peak_in_flight
 from inference_lab.analysis.metrics import (
     CLIENT_LAG,
     SLIP,
@@ -24,7 +25,6 @@ from inference_lab.analysis.metrics import (
     chunk_times,
     token_times,
 )
-from inference_lab.analysis.runs import Run, Step, peak_in_flight
 from inference_lab.analysis.server_side import growth
 from inference_lab.records.record import Record
 

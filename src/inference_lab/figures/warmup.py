@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from inference_lab.analysis.load_runs import runs_of
 from inference_lab.analysis.metrics import TIMES
-from inference_lab.analysis.runs import runs_of
 from inference_lab.analysis.server_side import BAND, OF_FRESH, by_fresh_server, steady_below, warmup
 from inference_lab.errors import RecordError
 from inference_lab.figures.style import MARKS, Line, Mark, page, scale, styled, svg

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_lab.analysis.runs import in_flight_over_time, peak_in_flight, runs_of, steady_window
+from inference_lab.analysis.load_runs import in_flight_over_time, peak_in_flight, runs_of, steady_window
 from inference_lab.errors import RecordError
 from tests.loads import MS, record, request, session
 
