@@ -28,6 +28,7 @@ def request(
     last = times[-1] if times else round((admitted + 1) * MS)
     values: dict[str, Any] = {
         "request_id": f"{name}{number:06d}",
+        "load": name,
         "attempt": 1,
         "scheduled_ns": round(arrival * MS),
         "arrival_ns": round(arrival * MS),

@@ -12,6 +12,7 @@ from inference_lab.records.requests import RequestRecord, read_requests
 
 GOOD = RequestRecord(
     request_id="r1",
+    load="r",
     attempt=1,
     scheduled_ns=1,
     arrival_ns=2,

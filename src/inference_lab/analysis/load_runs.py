@@ -78,10 +78,9 @@ def runs_of(record: Record, *, steady: bool) -> list[Run]:
         sessions.setdefault(session["name"], []).append(session)
     made: dict[str, list[RequestRecord]] = {name: [] for name in sessions}
     for request in record.requests:
-        name = max((name for name in made if request.request_id.startswith(name)), key=len, default=None)
-        if name is None:
+        if request.load not in made:
             raise RecordError(f"request {request.request_id} is of no session that its manifest names")
-        made[name].append(request)
+        made[request.load].append(request)
     truth = {line["request_id"]: line for line in record.truth}
     lines, steps = _by_load(record.server), _by_load(record.rows)
     return [

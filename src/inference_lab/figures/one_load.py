@@ -19,7 +19,7 @@ def draw(view: View) -> str:
     one = replace(
         record,
         manifest={**record.manifest, "sessions": [session]},
-        requests=[request for request in record.requests if request.request_id.startswith(name)],
+        requests=[request for request in record.requests if request.load == name],
         rows=[row for row in record.rows if row["load"] == name],
     )
     return timeline.draw(replace(view, record=one))

@@ -28,6 +28,8 @@ CLOCKS = ("kernel", "user")
 class RequestRecord:
     """One attempt of one request. `None` means that the event did not happen or was not said.
 
+    `load` is the name of the load that made the request, as its session has it.
+
     A chunk is one event of the stream that carried tokens; all its tokens share its arrival time.
     `output_tokens` is what the server's usage says where it says it, `counted_tokens` what the chunks
     themselves show: where they differ, `chunk_tokens` spreads the server's number over the chunks.
@@ -43,6 +45,7 @@ class RequestRecord:
     """
 
     request_id: str
+    load: str | None = None  # None in records that are older than this field
     attempt: int
     scheduled_ns: int
     arrival_ns: int
@@ -103,7 +106,7 @@ class RequestRecord:
 
 _FIELDS = tuple(f.name for f in fields(RequestRecord))
 _REQUIRED = tuple(f.name for f in fields(RequestRecord) if f.default is MISSING)
-_LATER = _FIELDS[len(_REQUIRED) :]
+_LATER = tuple(name for name in _FIELDS if name not in _REQUIRED)
 _TUPLES = ("token_times_ns", "chunk_tokens", "censored_chunks", "user_stamped_chunks", "notes")
 
 

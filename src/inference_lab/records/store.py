@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -24,7 +25,7 @@ from inference_lab.records.files import (
 from inference_lab.records.layout import Step
 from inference_lab.records.raw import CONTROLS, read_rows, read_samples
 from inference_lab.records.record import Record
-from inference_lab.records.requests import read_lines, read_requests
+from inference_lab.records.requests import RequestRecord, read_lines, read_requests
 from inference_lab.records.sources import Sources
 
 _ROOM = 2**20  # bytes that must be free before measuring, where no record stands that says how many
@@ -73,7 +74,25 @@ def load_record(manifest_path: Path) -> Record:
     samples, controls, rows, requests, truth, server = (
         parts.get(name, []) for name in ("samples", "controls", "rows", "requests", "truth", "server")
     )
+    requests = _with_loads(requests, manifest)
     return Record(manifest["experiment"], manifest, samples, controls, rows, requests, truth, server)
+
+
+def _with_loads(requests: Sequence[RequestRecord], manifest: Mapping[str, Any]) -> list[RequestRecord]:
+    """Return the requests, each with the load that made it.
+
+    TO BE DELETED, with the default of RequestRecord.load, when no record is older than that field: there the
+    longest name of a session that begins a request's id names its load.
+    """
+    names = [session["name"] for session in manifest.get("sessions", ())]
+    return [
+        request
+        if request.load is not None
+        else replace(
+            request, load=max((n for n in names if request.request_id.startswith(n)), key=len, default=None)
+        )
+        for request in requests
+    ]
 
 
 def _part(file: Path, kind: str) -> tuple[str, Sequence[Any]]:

@@ -125,7 +125,8 @@ class Driver:
         scheduled_ns, arrival_ns = times
 
         def ended(attempt: int, admitted_ns: int | None, exchange: Exchange) -> None:
-            self._deliver(Attempt(request_id, attempt, scheduled_ns, arrival_ns, admitted_ns, exchange))
+            times_ns = (scheduled_ns, arrival_ns, admitted_ns)
+            self._deliver(Attempt(request_id, attempt, *times_ns, exchange, load=self._name))
 
         if not self._schedule.is_closed and not await self._wait(self._gate.acquire()):
             exchange = Exchange()

@@ -71,7 +71,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One exchange and when the load wanted, created and admitted its request."""
+    """One exchange and when the load of this name wanted, created and admitted its request."""
 
     request_id: str
     attempt: int
@@ -79,6 +79,7 @@ class Attempt:
     arrival_ns: int
     admitted_ns: int | None
     exchange: Exchange
+    load: str = "r"
 
 
 def read_now(attempt: Attempt, *, clock: str, redact: Redact = str) -> RequestRecord:
@@ -114,6 +115,7 @@ def read_now(attempt: Attempt, *, clock: str, redact: Redact = str) -> RequestRe
     assert exchange.end_ns is not None
     return RequestRecord(
         request_id=attempt.request_id,
+        load=attempt.load,
         attempt=attempt.attempt,
         scheduled_ns=attempt.scheduled_ns,
         arrival_ns=attempt.arrival_ns,
