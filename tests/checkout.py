@@ -58,7 +58,7 @@ def bind():
     "src/inference_lab/analysis/__init__.py": "",
     "src/inference_lab/analysis/timing.py": "import math\n",
     "src/inference_lab/analysis/rows.py": "import math\n",
-    "src/inference_lab/analysis/page.py": "import math\n",
+    "src/inference_lab/pages/analysis.py": "import math\n",
     "src/inference_lab/analysis/verdicts.py": "import math\n",
     "src/inference_lab/figures/__init__.py": "",
     "src/inference_lab/figures/latency.py": "import matplotlib\n",

@@ -23,7 +23,7 @@ CONFIG: dict[str, Any] = {
             "judge": {
                 "by": "timing",
                 "knee_factor": 1.25,
-                "figures": {"ratios.svg": "figures.ratios", "knee-analysis.md": "analysis.knee_page"},
+                "figures": {"ratios.svg": "figures.ratios", "knee-analysis.md": "pages.knee"},
             },
         }
     }

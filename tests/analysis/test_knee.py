@@ -7,8 +7,8 @@ from typing import Any
 from inference_lab.analysis.evidence import Quantity
 from inference_lab.analysis.intervals import Estimate
 from inference_lab.analysis.knee import Doubling, find_knee
-from inference_lab.analysis.knee_page import draw
 from inference_lab.errors import ConfigError
+from inference_lab.pages.knee import draw
 from tests.analysis.views import view_of
 from tests.synthetic import Machine, first_pays, steady, timing_record, together
 

@@ -10,9 +10,9 @@ from scipy.stats import binomtest
 
 from inference_lab.analysis.claim_rule import claims, smallest_effect
 from inference_lab.analysis.intervals import compare
-from inference_lab.analysis.page import pages
 from inference_lab.analysis.selfcheck import COLUMNS, NARROW, share, summarise, trials
 from inference_lab.analysis.verdicts import evaluate
+from inference_lab.pages.analysis import pages
 from inference_lab.records.prediction import load_prediction
 from tests.analysis.selfchecks import PROCESSES, rows, selfcheck_record, selfcheck_view
 from tests.checkout import ROOT

@@ -284,7 +284,7 @@ class ReportTest(unittest.TestCase):
         """Two experiments name a report; one of them is recorded, the other waits to be asked."""
         checkout.enter(self)
         checkout.record(CONFIG)
-        Path(f"{SOURCE}analysis/report_page.py").write_text("import math\n")
+        Path(f"{SOURCE}pages/report.py").write_text("import math\n")
         told = changed("judge", report="both")["experiments"]["m1"]
         self.config = {"experiments": {"m1": told, "m2": {**told, "refresh": "manual"}}}
         for step in Chain(self.config).steps("m1")[1:]:  # the judge: part names the report now

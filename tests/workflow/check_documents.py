@@ -23,10 +23,10 @@ import jinja2
 import yaml
 from jinja2 import nodes
 
-from inference_lab.analysis.article import render
 from inference_lab.commands import standalone
 from inference_lab.experiments.observations import COLUMNS, rows
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
+from inference_lab.pages.article import render
 from inference_lab.records.chain import Chain
 from inference_lab.records.config import load_config
 from inference_lab.records.files import canonical

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from inference_lab.analysis.report_page import report
 from inference_lab.analysis.rows import summary_rows
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.verdicts import evaluate, verdicts_csv
 from inference_lab.commands import run_stage
 from inference_lab.experiments import sweep
+from inference_lab.pages.report import report
 from inference_lab.records import chain, store
 from inference_lab.records.config import load_config, read_yaml
 from inference_lab.records.prediction import load_prediction

@@ -25,3 +25,16 @@ def within(intervals: Sequence[Interval], low: float, high: float) -> bool | Non
 def excludes_one(lo: float | None, hi: float | None) -> bool:
     """Whether 1 lies outside; an open bound excludes nothing."""
     return (lo is not None and lo > 1) or (hi is not None and hi < 1)
+
+
+def with_interval(value: float | None, bounds: Interval) -> str:
+    """1.79 [1.78, 1.80]; an end that n cannot bound says open; nothing for None."""
+    if value is None:
+        return ""
+    lo, hi = ("open" if bound is None else short(bound) for bound in bounds)
+    return f"{short(value)} [{lo}, {hi}]"
+
+
+def short(value: float) -> str:
+    """Four significant digits, from 1000 on whole numbers: 1.793, 231,047."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -45,7 +45,7 @@ JUDGE: dict[str, Any] = {
     "figures": {
         "latency-p50-p95.svg": "figures.latency",
         "throughput-positions-per-second.svg": "figures.throughput",
-        "knee-analysis.md": "analysis.knee_page",
+        "knee-analysis.md": "pages.knee",
     },
 }
 

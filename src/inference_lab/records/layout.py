@@ -161,7 +161,7 @@ def analysis_step(experiment: str, section: Mapping[str, Any]) -> Step:
         f"{at}/receipts/analysis.json",
         makes=(f"{at}/verdicts.csv", f"{at}/analysis.md"),
         reads=(f"{at}/summary.csv", *_record(experiment), prediction_file(experiment)),
-        modules=("analysis.page", "analysis.verdicts"),
+        modules=("pages.analysis", "analysis.verdicts"),
         section=section,
     )
 
@@ -181,7 +181,7 @@ def article_step(experiment: str, section: Mapping[str, Any]) -> Step:
             f"{at}/verdicts.csv",
             f"{at}/manifest.json",
         ),
-        modules=("analysis.article",),
+        modules=("pages.article",),
         section=section,
     )
 
@@ -207,7 +207,7 @@ def report_step(name: str, experiments: Sequence[Mapping[str, Any]], unmeasured:
                 prediction_file(about["experiment"]),
             )
         ),
-        modules=("analysis.report_page",),
+        modules=("pages.report",),
         section={"experiments": list(experiments), "unmeasured": list(unmeasured)},
     )
 

@@ -4,8 +4,8 @@ import unittest
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference_lab.analysis import report_page
-from inference_lab.analysis.report_page import About
+from inference_lab.pages import report as report_page
+from inference_lab.pages.report import About
 
 
 def about(name: str, axis: str, servers: Sequence[tuple[Any, Mapping[str, Any]]]) -> About:

@@ -4,7 +4,7 @@ import csv
 import io
 import unittest
 
-from inference_lab.analysis.table import summarise
+from inference_lab.analysis.exact_summary import summarise
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 

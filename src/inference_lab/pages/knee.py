@@ -1,10 +1,11 @@
 """knee-analysis.md: where throughput stops growing, the numbers behind it, and what it does not buy."""
 
 from inference_lab.analysis.evidence import Evidence, NoEvidence
+from inference_lab.analysis.interval import short, with_interval
 from inference_lab.analysis.knee import Doubling, measured_knee
-from inference_lab.analysis.markdown import made_from, short, table, with_interval
 from inference_lab.analysis.rows import Row, bounds, check_rows, number
 from inference_lab.errors import ConfigError
+from inference_lab.pages.render import made_from, table
 from inference_lab.records.record import View
 
 _WHY = """\

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.markdown import made_from, plain, short, table, verdict_value, with_interval
+from inference_lab.analysis.interval import short, with_interval
 from inference_lab.analysis.rows import SEPARATOR, bounds, check_rows, in_words, number
 from inference_lab.analysis.surroundings import environment_of
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
+from inference_lab.pages.render import made_from, plain, table, verdict_value
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.raw import CELL_COLUMNS
 from inference_lab.records.record import Record, View

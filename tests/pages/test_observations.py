@@ -2,9 +2,9 @@
 
 import unittest
 
-from inference_lab.analysis.observations_page import draw
 from inference_lab.experiments.observations import rows
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
+from inference_lab.pages.observations import draw
 from inference_lab.records.record import Record, View
 
 NAMES = [look.__name__ for look in OBSERVATIONS]

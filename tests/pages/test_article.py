@@ -5,9 +5,9 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from inference_lab.analysis.article import render
 from inference_lab.analysis.timing import summarise
 from inference_lab.errors import ConfigError
+from inference_lab.pages.article import render
 from tests.synthetic import timing_record
 
 RECORD = timing_record(rounds=6)

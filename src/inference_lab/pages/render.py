@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from inference_lab.analysis.interval import Interval
+from inference_lab.analysis.interval import with_interval
 from inference_lab.errors import printable
 
 
@@ -23,14 +23,6 @@ def plain(value: str) -> str:
     return printable(re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(value.splitlines())))
 
 
-def with_interval(value: float | None, bounds: Interval) -> str:
-    """1.79 [1.78, 1.80]; an end that n cannot bound says open; nothing for None."""
-    if value is None:
-        return ""
-    lo, hi = ("open" if bound is None else short(bound) for bound in bounds)
-    return f"{short(value)} [{lo}, {hi}]"
-
-
 def verdict_value(verdict: Mapping[str, str]) -> str:
     """The value of a row of verdicts.csv with its interval; a range alone where there is no one value."""
     value, lo, hi = (verdict[name] for name in ("value", "lo", "hi"))
@@ -39,11 +31,6 @@ def verdict_value(verdict: Mapping[str, str]) -> str:
     if not (lo or hi):
         return value
     return with_interval(float(value), (float(lo) if lo else None, float(hi) if hi else None))
-
-
-def short(value: float) -> str:
-    """Four significant digits, from 1000 on whole numbers: 1.793, 231,047."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def made_from(source: Mapping[str, Any]) -> str:

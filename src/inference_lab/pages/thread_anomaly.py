@@ -10,10 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from inference_lab.analysis.interval import short, with_interval
 from inference_lab.analysis.intervals import Times, estimate
-from inference_lab.analysis.markdown import made_from, short, table, with_interval
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.errors import ConfigError
+from inference_lab.pages.render import made_from, table
 from inference_lab.records.raw import Sample
 from inference_lab.records.record import View
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from inference_lab.analysis.anomaly_page import draw
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.errors import ConfigError
+from inference_lab.pages.thread_anomaly import draw
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import View
 from tests.analysis.views import view_of
