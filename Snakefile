@@ -22,6 +22,6 @@ rule all:
     default_target: True
     input:
         closing_table,
-        lab_layout.TESTS_RECEIPT,
+        lab_stages.TESTS_RECEIPT,
         results(AUTO),
-        lab_layout.VERIFIED_RECEIPT,
+        lab_stages.VERIFIED_RECEIPT,

@@ -16,10 +16,10 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.records import installed, store
-from inference_lab.records.chain import SCHEMA, Chain
-from inference_lab.records.layout import Step
+from inference_lab.records.digests import Sources
 from inference_lab.records.raw import Sample, write_samples
-from inference_lab.records.sources import Sources
+from inference_lab.records.receipts import SCHEMA, Receipts
+from inference_lab.records.stages import Step
 
 ROOT = Path(__file__).resolve().parents[1]
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # there fsync costs nothing
@@ -167,7 +167,7 @@ def replace_record(step: Step, **fields: Any) -> Path | None:
 
 def record(config: Mapping[str, Any]) -> None:
     """Measure, summarise, draw and analyse every experiment of the config, with made-up contents."""
-    walk = Chain(config)
+    walk = Receipts(config)
     for experiment in walk.experiments:
         measure, *derived = walk.steps(experiment)
         replace_record(measure)

@@ -16,8 +16,8 @@ from inference_lab import cli
 from inference_lab.commands import run_stage, standalone, terminal
 from inference_lab.errors import ConfigError, InputError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import locks
-from inference_lab.records.chain import Chain
-from inference_lab.records.layout import Step
+from inference_lab.records.receipts import Receipts
+from inference_lab.records.stages import Step
 from tests import checkout
 from tests.checkout import CONFIG, JUDGE, MEASURE
 
@@ -38,7 +38,7 @@ class StageCommandsTest(unittest.TestCase):
 
     def test_each_stage_is_one_command(self) -> None:
         """The command of a step, given its part of the section, runs that very step and no other."""
-        walk = Chain(CONFIG)
+        walk = Receipts(CONFIG)
         for step in walk.steps("m1"):
             words = [*step.command, "--section", json.dumps(step.section)]
             name = "measure" if step.stage == "measure" else "derive"
@@ -234,7 +234,7 @@ class EveryStepTest(unittest.TestCase):
 
     def test_no_two_steps_share_a_receipt(self) -> None:
         """Each step has a receipt and outputs of its own."""
-        steps: list[Step] = [*Chain(CONFIG).steps("m1"), Chain(CONFIG).step("tests")]
+        steps: list[Step] = [*Receipts(CONFIG).steps("m1"), Receipts(CONFIG).step("tests")]
         files = [path for step in steps for path in (step.receipt, *step.makes)]
         self.assertEqual(len(files), len(set(files)))
 

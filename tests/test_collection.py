@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from inference_lab.records.digests import Sources
 from inference_lab.records.installed import check_package
-from inference_lab.records.sources import Sources
 from tests.checkout import ROOT
 
 SOURCE = ROOT / "src/inference_lab"

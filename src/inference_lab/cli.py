@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.commands import terminal
-from inference_lab.records import chain, layout, locks
+from inference_lab.records import locks, receipts, stages
 from inference_lab.records.files import canonical
 
 
@@ -142,7 +142,7 @@ def _test(_: argparse.Namespace) -> str:
 def _measure(args: argparse.Namespace) -> str:
     from inference_lab.commands import run_stage
 
-    step = layout.measure_step(args.experiment, args.section)
+    step = stages.measure_step(args.experiment, args.section)
     shown = terminal.progress(f"{args.experiment} measure")
     return run_stage.measure(step, Path(step.receipt), shown, in_pipeline=True, lock=args.lock)
 
@@ -152,31 +152,31 @@ def _summarize(args: argparse.Namespace) -> str:
 
     if args.section is None:
         return own_load.summarise(Path(args.experiment))
-    return run_stage.derive(layout.summary_step(args.experiment, args.section))
+    return run_stage.derive(stages.summary_step(args.experiment, args.section))
 
 
 def _figure(args: argparse.Namespace) -> str:
     from inference_lab.commands import run_stage
 
-    return run_stage.derive(layout.figure_step(args.experiment, args.section, args.figure))
+    return run_stage.derive(stages.figure_step(args.experiment, args.section, args.figure))
 
 
 def _analyze(args: argparse.Namespace) -> str:
     from inference_lab.commands import run_stage
 
-    return run_stage.derive(layout.analysis_step(args.experiment, args.section))
+    return run_stage.derive(stages.analysis_step(args.experiment, args.section))
 
 
 def _article(args: argparse.Namespace) -> str:
     from inference_lab.commands import run_stage
 
-    return run_stage.derive(layout.article_step(args.experiment, args.section))
+    return run_stage.derive(stages.article_step(args.experiment, args.section))
 
 
 def _report(args: argparse.Namespace) -> str:
     from inference_lab.commands import run_stage
 
-    return run_stage.derive(layout.report_step(args.experiment, **args.section))
+    return run_stage.derive(stages.report_step(args.experiment, **args.section))
 
 
 def _load(args: argparse.Namespace) -> tuple[str, int]:
@@ -220,7 +220,7 @@ def _verify(args: argparse.Namespace) -> str:
     from inference_lab.records.config import load_config
 
     run_stage.check_code()
-    walk = chain.Chain(args.config or load_config())
+    walk = receipts.Receipts(args.config or load_config())
     if args.receipt:
         return verify.verify_stage(walk, args.receipt)
     if not args.experiment:
@@ -239,12 +239,12 @@ def _explain(args: argparse.Namespace) -> str:
 
     # An SVG says something of itself outside a checkout, too.
     config = load_config() if Path("config.yaml").exists() else {"experiments": {}}
-    return explain(args.file, own_load.around(args.file) or chain.Chain(config))
+    return explain(args.file, own_load.around(args.file) or receipts.Receipts(config))
 
 
 def _records(_: argparse.Namespace) -> str:
+    from inference_lab.commands.status import closing_table, superseded
     from inference_lab.records.config import load_config
-    from inference_lab.records.table import closing_table, superseded
 
     config = load_config()
     return f"{closing_table(config)}\n\n{superseded(config)}"

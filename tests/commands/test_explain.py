@@ -7,15 +7,15 @@ from pathlib import Path
 
 from inference_lab.commands.explain import explain
 from inference_lab.errors import RecordError
-from inference_lab.records import chain
-from inference_lab.records.chain import Chain
+from inference_lab.records import receipts
 from inference_lab.records.files import json_text, sha256_file
+from inference_lab.records.receipts import Receipts
 from tests import recorded
 
 
 def words(file: str | Path) -> str:
     """The explanation of a file by a fresh walk."""
-    return explain(Path(file), Chain(recorded.CONFIG))
+    return explain(Path(file), Receipts(recorded.CONFIG))
 
 
 class ExplainTest(unittest.TestCase):
@@ -104,7 +104,7 @@ class ExplainTest(unittest.TestCase):
             (None, r"results/tests\.json is missing, .* names sha256 0123"),
             ("{", r"results/tests\.json was edited and vouches for nothing"),
             (
-                json_text(chain.seal({"tests": {"a": "passed", "b": "skipped: no"}})),
+                json_text(receipts.seal({"tests": {"a": "passed", "b": "skipped: no"}})),
                 "1 passed .* again since",
             ),
         ):

@@ -17,14 +17,14 @@ from unittest import mock
 from inference_lab.commands import run_stage
 from inference_lab.commands.run_tests import TestsFailed
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
-from inference_lab.records import chain, installed, layout, store
-from inference_lab.records.chain import Chain
+from inference_lab.records import installed, receipts, stages, store
+from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.installed import platform_and_packages
-from inference_lab.records.layout import figure_step, measure_step, summary_step
 from inference_lab.records.raw import write_samples
+from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Record, View
-from inference_lab.records.sources import Sources
+from inference_lab.records.stages import figure_step, measure_step, summary_step
 from inference_lab.timing.protocol import Measurement
 from tests import checkout
 from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
@@ -32,7 +32,7 @@ from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
 STEP = measure_step("m1", MEASURE)
 MANIFEST = Path(STEP.receipt)
 LOCK = f"test of stages {os.getpid()}"
-TESTS = Path(layout.TESTS_RECEIPT)
+TESTS = Path(stages.TESTS_RECEIPT)
 DIGESTS = {"numpy": "d" * 64}
 
 
@@ -45,10 +45,10 @@ def found() -> Measurement:
 
 def write_tests_receipt(**environment_changes: Any) -> None:
     """Evidence that the tests passed here and now."""
-    step = layout.tests_step()
+    step = stages.tests_step()
     here = platform_and_packages(step.pins(Sources())) | environment_changes
-    receipt = chain.receipt_of(step, step.inputs(Sources()), step.pins(Sources()))
-    write_json(TESTS, chain.seal({**receipt, "tests": {}, "environment": here}))
+    receipt = receipts.receipt_of(step, step.inputs(Sources()), step.pins(Sources()))
+    write_json(TESTS, receipts.seal({**receipt, "tests": {}, "environment": here}))
 
 
 def git(*words: str) -> str:
@@ -103,7 +103,7 @@ class MeasureTest(unittest.TestCase):
         self.assertLessEqual(started, finished)
         self.assertIsNotNone(started.tzinfo)
         self.assertEqual((manifest["clock"], manifest["validity"]["valid"]), ("perf_counter_ns", True))
-        self.assertEqual(Chain(checkout.CONFIG).why(STEP), [])
+        self.assertEqual(Receipts(checkout.CONFIG).why(STEP), [])
 
     def test_the_section_is_what_is_measured(self) -> None:
         """The module gets the very section of the command, not one read from a file."""
@@ -294,11 +294,11 @@ class TestsStageTest(unittest.TestCase):
         """The receipt holds outcomes, versions and thread variables, no durations, and is current."""
         said = self.run_tests(lambda: {"a.B.test_c": "passed"})
         self.assertEqual(said, "1 unit tests passed: results/tests.json")
-        receipt = chain.read_receipt(TESTS)
+        receipt = receipts.read_receipt(TESTS)
         self.assertEqual(receipt["tests"], {"a.B.test_c": "passed"})
         self.assertEqual(receipt["environment"]["package_digests"], {})
         self.assertEqual(receipt["environment"]["thread_variables"]["OMP_NUM_THREADS"], "1")
-        self.assertEqual(Chain(checkout.CONFIG).why(layout.tests_step()), [])
+        self.assertEqual(Receipts(checkout.CONFIG).why(stages.tests_step()), [])
         self.assertEqual(run_stage.check_tests(), sha256_file(TESTS))
 
     def test_other_code_is_not_tested(self) -> None:

@@ -12,10 +12,10 @@ from unittest import mock
 
 from inference_lab.commands import run_stage, verify
 from inference_lab.errors import RecordError
-from inference_lab.records import chain, store
-from inference_lab.records.chain import Chain
+from inference_lab.records import receipts, store
 from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.layout import VERIFIED_RECEIPT, Step
+from inference_lab.records.receipts import Receipts
+from inference_lab.records.stages import VERIFIED_RECEIPT, Step
 from tests import checkout, recorded
 from tests.commands.test_run_stage import git, write_tests_receipt
 
@@ -25,19 +25,19 @@ ANALYSIS = "results/m1/analysis.md"
 
 def states() -> dict[str, str]:
     """What verification says of each file of m1."""
-    found = verify.verify(Chain(recorded.CONFIG), ["m1"], {})
+    found = verify.verify(Receipts(recorded.CONFIG), ["m1"], {})
     return {finding.file: finding.state for finding in found}
 
 
 def faults(config: Mapping[str, Any] = recorded.CONFIG) -> dict[str, str]:
     """What is wrong with m1, by file."""
-    found = verify.verify(Chain(config), ["m1"], {})
+    found = verify.verify(Receipts(config), ["m1"], {})
     return {finding.file: finding.state for finding in found if finding.fault}
 
 
 def reseal(path: str | Path, **entries: Any) -> None:
     """Give a receipt other entries and a seal that holds, as a forger or a careless merge would."""
-    write_json(Path(path), chain.seal({**read_json(Path(path)), **entries}))
+    write_json(Path(path), receipts.seal({**read_json(Path(path)), **entries}))
 
 
 class VerifyTest(unittest.TestCase):
@@ -86,10 +86,10 @@ class VerifyTest(unittest.TestCase):
 
     def test_a_file_and_receipt_forged_together_are_found(self) -> None:
         """A derived file that its receipt was made to match still differs from what raw gives."""
-        step = Chain(recorded.CONFIG).step("figure", "m1", "knee-analysis.md")
+        step = Receipts(recorded.CONFIG).step("figure", "m1", "knee-analysis.md")
         Path(step.receipt).unlink()
         store.make(step, lambda: {step.makes[0]: "The knee is at 1000.\n"})
-        self.assertEqual(chain.read_receipt(Path(step.receipt))["stage"], "figure")
+        self.assertEqual(receipts.read_receipt(Path(step.receipt))["stage"], "figure")
         self.assertEqual(list(faults()), ["results/m1/knee-analysis.md"])
 
     def test_a_forgery_is_found_whatever_else_is_stale(self) -> None:
@@ -112,9 +112,9 @@ class VerifyTest(unittest.TestCase):
         told = copy.deepcopy(recorded.CONFIG["experiments"]["m1"])
         told["judge"]["report"] = "both"
         config = {"experiments": {"z": told, "m1": told, "a": told}}
-        (step,) = Chain(config).reports_of(config["experiments"])
+        (step,) = Receipts(config).reports_of(config["experiments"])
         turned = json.loads(json.dumps(config, sort_keys=True))
-        self.assertEqual(Chain(turned).reports_of(turned["experiments"]), [step])
+        self.assertEqual(Receipts(turned).reports_of(turned["experiments"]), [step])
         self.assertEqual([each["experiment"] for each in step.section["experiments"]], ["a", "m1", "z"])
         self.assertEqual(list(step.section["experiments"][0]["figures"]), ["knee-analysis.md", "ratios.svg"])
 
@@ -129,12 +129,12 @@ class VerifyTest(unittest.TestCase):
 
 def stage(config: Mapping[str, Any] = checkout.CONFIG) -> str:
     """What the stage that verifies says."""
-    return verify.verify_stage(Chain(config), Path(VERIFIED_RECEIPT))
+    return verify.verify_stage(Receipts(config), Path(VERIFIED_RECEIPT))
 
 
 def why(config: Mapping[str, Any] = checkout.CONFIG) -> list[str]:
     """Why the stage that verifies has to run."""
-    walk = Chain(config)
+    walk = Receipts(config)
     return walk.why(walk.verify_step())
 
 
@@ -174,7 +174,7 @@ class StageTest(unittest.TestCase):
         self.assertRegex(faults()[MANIFEST.as_posix()], "^out of date: src/.* changed")
         manual = copy.deepcopy(checkout.CONFIG)
         manual["experiments"]["m1"]["refresh"] = "manual"
-        said = {finding.file: finding for finding in verify.verify(Chain(manual), ["m1"], {})}
+        said = {finding.file: finding for finding in verify.verify(Receipts(manual), ["m1"], {})}
         record = said[MANIFEST.as_posix()]
         self.assertEqual(record.state, "kept: measured by an earlier source (3 files differ)")
         self.assertFalse(record.fault)
@@ -212,7 +212,7 @@ class CheckoutTest(unittest.TestCase):
 
     def faults(self, config: Mapping[str, Any] = checkout.CONFIG) -> dict[str, str]:
         """What is wrong with this checkout, by file."""
-        found = verify.verify_checkout(Chain(config))
+        found = verify.verify_checkout(Receipts(config))
         return {finding.file: finding.state for finding in found if finding.fault}
 
     def test_strays_are_named(self) -> None:
@@ -289,7 +289,7 @@ class PredictionTest(unittest.TestCase):
         """What verification says of the prediction begins so, and it is no fault."""
         (found,) = [
             each
-            for each in verify.verify(Chain(checkout.CONFIG), ["m1"], {})
+            for each in verify.verify(Receipts(checkout.CONFIG), ["m1"], {})
             if each.file == "predictions/m1.yaml"
         ]
         self.assertTrue(found.state.startswith(start), found.state)
@@ -342,7 +342,7 @@ class PredictionTest(unittest.TestCase):
         self.said("not checked: the run names no commit (git is not installed)")
         old = read_json(MANIFEST)
         del old["git_reason"]
-        write_json(MANIFEST, chain.seal(old))
+        write_json(MANIFEST, receipts.seal(old))
         self.said("not checked: the run names no commit (it does not say why)")
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from inference_lab.analysis.surroundings import UNBOUNDED, environment_of
-from inference_lab.records.chain import read_receipt
+from inference_lab.records.receipts import read_receipt
 from tests.checkout import ROOT
 
 _UNITS = {"others_used_cores", "steal_cores"}  # what no machine can have more of than cores

@@ -13,11 +13,11 @@ from unittest import mock
 
 from inference_lab.errors import RecordError
 from inference_lab.records import store
-from inference_lab.records.chain import SCHEMA, Chain, read_receipt, seal
+from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.layout import Step, measure_step, summary_step
 from inference_lab.records.raw import write_samples
-from inference_lab.records.sources import Sources
+from inference_lab.records.receipts import SCHEMA, Receipts, read_receipt, seal
+from inference_lab.records.stages import Step, measure_step, summary_step
 from tests import checkout, crashes
 from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
 
@@ -45,7 +45,7 @@ def present() -> dict[str, Path]:
 
 def differences(step: Step) -> list[str]:
     """Why the step is out of date by its own receipt."""
-    return Chain({"experiments": {}}).differences(step)
+    return Receipts({"experiments": {}}).differences(step)
 
 
 class ReplaceTest(unittest.TestCase):

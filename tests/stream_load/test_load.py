@@ -17,8 +17,8 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
-from inference_lab.records.chain import seal
 from inference_lab.records.files import write_json
+from inference_lab.records.receipts import seal
 from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.stream_load.load import exit_code, load
 from inference_lab.stream_load.load_command import add_arguments, options_from, reasons, run, words

@@ -21,12 +21,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from inference_lab.records import chain, layout
-from inference_lab.records.chain import Chain
+from inference_lab.records import receipts, stages
 from inference_lab.records.config import load_config
+from inference_lab.records.digests import Sources, normal
 from inference_lab.records.installed import digest_in_record
-from inference_lab.records.layout import Step
-from inference_lab.records.sources import Sources, normal
+from inference_lab.records.receipts import Receipts
+from inference_lab.records.stages import Step
 from inference_lab.stream_load.reference.reference_process import reference_server
 from tests.checkout import ROOT
 
@@ -46,8 +46,8 @@ module.measure(json.loads(sys.argv[1]), lambda done, total: None)
 DERIVE = """
 import json, sys
 from inference_lab.commands import run_stage
-from inference_lab.records.chain import Chain
-walk = Chain(json.loads(sys.argv[1]))
+from inference_lab.records.receipts import Receipts
+walk = Receipts(json.loads(sys.argv[1]))
 run_stage.texts(next(step for step in walk.steps(sys.argv[2]) if step.receipt == sys.argv[3]))
 """
 SMALL = {
@@ -142,7 +142,7 @@ def read_by(step: Step) -> set[str]:
     """The files whose digests the step's receipt holds, those that a manifest among them vouches for too."""
     found = set(step.reads)
     for manifest in (path for path in step.reads if path.endswith("/manifest.json")):
-        outputs = chain.read_receipt(ROOT / manifest)["outputs"]
+        outputs = receipts.read_receipt(ROOT / manifest)["outputs"]
         found |= {Path(manifest).with_name(name).as_posix() for name in outputs}
     return found
 
@@ -178,7 +178,7 @@ class Closure(unittest.TestCase):
                     self.skipTest("PyTorch is in vLLM's environment: name it in INFERENCE_LAB_VLLM")
                 status, said, files = opened("-c", MEASURE.format(by), json.dumps(small(section)))
                 self.assertEqual(status, 0, said)
-                seen = self.covers(layout.measure_step(name, section), files, beside=set())
+                seen = self.covers(stages.measure_step(name, section), files, beside=set())
                 for module in (f"experiments/{by}", STARTED.get(by, f"experiments/{by}")):
                     self.assertIn(f"src/inference_lab/{module}.py", seen)
 
@@ -197,16 +197,16 @@ class Closure(unittest.TestCase):
             ]
             status, said, files = opened("-m", "inference_lab.stream_load.load_command", *words)
             self.assertEqual(status, 0, said)
-            seen = self.covers(layout.measure_step(f"{folder}/run1/", {}), files, beside=set())
+            seen = self.covers(stages.measure_step(f"{folder}/run1/", {}), files, beside=set())
             self.assertIn("src/inference_lab/stream_load/client/client.py", seen)
 
     def test_deriving(self) -> None:
         """Every summary, figure, page and article opens no source and no file its receipt does not name."""
-        walk = Chain(self.config)
+        walk = Receipts(self.config)
         steps: dict[tuple[str, ...], Step] = {}
         for experiment in walk.experiments:
             for step in walk.steps(experiment)[1:]:
-                if Path(layout.folder(experiment), "manifest.json").exists():
+                if Path(stages.folder(experiment), "manifest.json").exists():
                     steps.setdefault((step.stage, *step.modules), step)
         self.assertGreaterEqual(len(steps), 12)
 

@@ -26,7 +26,7 @@ def half_made(lab: Checkout) -> list[str]:
     code = """
 from pathlib import Path
 from inference_lab.errors import LabError
-from inference_lab.records.chain import read_receipt
+from inference_lab.records.receipts import read_receipt
 from inference_lab.records.store import load_record
 for path in (*Path("results").glob("*/receipts/*.json"), *Path("results").glob("*.json")):
     try:

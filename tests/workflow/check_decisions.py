@@ -32,7 +32,7 @@ NOTHING: set[str] = set()
 RESEAL = """
 import json, sys
 from pathlib import Path
-from inference_lab.records.chain import seal
+from inference_lab.records.receipts import seal
 from inference_lab.records.files import json_text
 path = Path(sys.argv[1])
 receipt = json.loads(path.read_text(encoding="utf-8"))

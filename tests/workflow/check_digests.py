@@ -17,7 +17,7 @@ from tests.records.test_sources import EVERY_SYNTAX
 DIGESTS = """
 import ast, json, sys
 sys.path[:0] = sys.argv[1:]
-from inference_lab.records.sources import digest_of_tree
+from inference_lab.records.digests import digest_of_tree
 print(json.dumps({name: digest_of_tree(ast.parse(text)) for name, text in json.load(sys.stdin).items()}))
 """
 

@@ -27,11 +27,11 @@ from inference_lab.commands import standalone
 from inference_lab.experiments.observations import COLUMNS, rows
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
 from inference_lab.pages.article import render
-from inference_lab.records.chain import Chain
 from inference_lab.records.config import load_config
 from inference_lab.records.files import canonical
-from inference_lab.records.layout import TESTS_RECEIPT, files_of, prediction_file
 from inference_lab.records.prediction import load_prediction
+from inference_lab.records.receipts import Receipts
+from inference_lab.records.stages import TESTS_RECEIPT, files_of, prediction_file
 
 ROOT = Path(__file__).resolve().parents[2]
 READMES = ("README.md", "README.zh-CN.md")
@@ -103,7 +103,7 @@ def file_tree(text: str) -> list[Entry]:
 
 def made_by_the_pipeline() -> set[str]:
     """Every file that `snakemake all` makes."""
-    walk = Chain(load_config())
+    walk = Receipts(load_config())
     steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
     return {*files_of(steps), TESTS_RECEIPT}
 

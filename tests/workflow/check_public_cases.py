@@ -15,7 +15,7 @@ PLAIN_C = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE":
 TWO_MEGABYTES = """
 import json
 from pathlib import Path
-from inference_lab.records.chain import seal
+from inference_lab.records.receipts import seal
 from inference_lab.records.files import json_text, sha256_file
 folder = Path("results/t1")
 raw, manifest = folder / "raw.csv", folder / "manifest.json"

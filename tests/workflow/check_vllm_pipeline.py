@@ -23,7 +23,7 @@ from inference_lab.analysis.verdicts import evaluate, verdicts_csv
 from inference_lab.commands import run_stage
 from inference_lab.experiments import sweep
 from inference_lab.pages.report import report
-from inference_lab.records import chain, store
+from inference_lab.records import receipts, store
 from inference_lab.records.config import load_config, read_yaml
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import Measurement, View
@@ -53,7 +53,7 @@ def sections() -> dict[str, Any]:
 def put(name: str, section: Mapping[str, Any], found: Measurement) -> None:
     """A measurement as a record of results/<name>/ in the working directory."""
     manifest = {
-        "schema": chain.SCHEMA,
+        "schema": receipts.SCHEMA,
         "stage": "measure",
         "command": ["measure", name],
         "pins": {},

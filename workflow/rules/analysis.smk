@@ -54,7 +54,7 @@ rule verify:
     input:
         inputs("verify"),
     output:
-        update(lab_layout.VERIFIED_RECEIPT),
+        update(lab_stages.VERIFIED_RECEIPT),
     log:
         "logs/verify.log",
     priority: -1  # after all that this run makes, or the next one would find something to verify

@@ -47,13 +47,13 @@ def results(experiments):
             else:
                 steps += walk().steps(experiment)
         steps += walk().reports_of(experiments)
-        return lab_layout.files_of(steps)
+        return lab_stages.files_of(steps)
 
     return of
 
 
 def say_what_is_recorded():
-    print(lab_table.closing_table(config), file=sys.stderr)
+    print(lab_status.closing_table(config), file=sys.stderr)
 
 
 def closing_table(wildcards):

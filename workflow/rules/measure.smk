@@ -1,7 +1,7 @@
 # Raw samples: what happened. The only stage that touches a clock; it holds the machine while it runs.
 rule measure:
     input:
-        inputs("measure", lab_layout.TESTS_RECEIPT),
+        inputs("measure", lab_stages.TESTS_RECEIPT),
     output:
         raw=update("results/{experiment}/raw.csv"),
         controls=update("results/{experiment}/controls.csv"),

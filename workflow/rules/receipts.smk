@@ -1,4 +1,4 @@
-# Receipts decide what runs; times and metadata never do. The decisions are inference_lab.records.chain's;
+# Receipts decide what runs; times and metadata never do. The decisions are inference_lab.records.receipts';
 # here they are carried to Snakemake, with the semi-internals that needs (one test each).
 
 os.environ[lab_locks.RUN_VARIABLE] = str(os.getpid())  # whom every job dies with
@@ -16,11 +16,11 @@ def walk():
     claim()
     # Metadata does not decide either, with or without the profile.
     workflow.dag_settings.rerun_triggers = set()
-    asked = receipts.Asked(
+    asked = lab_receipts.Asked(
         frozenset(map(str, workflow.dag_settings.forcerun)),
         workflow.dag_settings.forceall,
     )
-    return receipts.Chain(config, asked)
+    return lab_receipts.Receipts(config, asked)
 
 
 def claim():
@@ -68,12 +68,12 @@ def inputs(stage, *needs):
         ):
             # Past a current measurement, whose link to the tests is ancient, a run of the tests would hide
             # that this job has to run (and it must not run when they fail): it is linked to them itself.
-            reads.append(lab_layout.TESTS_RECEIPT)
+            reads.append(lab_stages.TESTS_RECEIPT)
         logger.info(f"{step.name}: {'; '.join(why)}")
         workflow.dag.forcefiles.add(step.receipt)
-        if stage == "measure" and receipts.tests_ran_elsewhere():
+        if stage == "measure" and lab_receipts.tests_ran_elsewhere():
             logger.info("tests: the receipt is from another platform or other versions")
-            workflow.dag.forcefiles.add(lab_layout.TESTS_RECEIPT)
+            workflow.dag.forcefiles.add(lab_stages.TESTS_RECEIPT)
         return reads
 
     return of

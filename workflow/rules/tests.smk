@@ -3,7 +3,7 @@ rule tests:
     input:
         inputs("tests"),
     output:
-        update(lab_layout.TESTS_RECEIPT),
+        update(lab_stages.TESTS_RECEIPT),
     log:
         "logs/tests.log",
     shell:

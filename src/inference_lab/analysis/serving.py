@@ -25,8 +25,7 @@ from inference_lab.analysis.metrics import (
 from inference_lab.analysis.rows import CODES, SEPARATOR
 from inference_lab.analysis.server_side import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
 from inference_lab.analysis.two_sides import Doubt, doubts, is_timed, stamps_of
-from inference_lab.records.record import Record, csv_text
-from inference_lab.records.table import aligned
+from inference_lab.records.record import Record, aligned, csv_text
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _TIME_COLUMNS = tuple(f"{name}{end}_ms" for name in QUANTILES for end in ("", "_lo", "_hi"))

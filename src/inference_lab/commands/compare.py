@@ -14,11 +14,10 @@ from typing import Any
 
 from inference_lab.commands import run_stage
 from inference_lab.errors import RecordError
-from inference_lab.records.chain import read_receipt
-from inference_lab.records.layout import is_load
-from inference_lab.records.record import Record
+from inference_lab.records.receipts import read_receipt
+from inference_lab.records.record import Record, aligned
+from inference_lab.records.stages import is_load
 from inference_lab.records.store import load_record
-from inference_lab.records.table import aligned
 
 _WAY_OUT = "name a record's folder, or COMMIT:results/EXPERIMENT of a commit that holds it"
 _NOT_INTERLEAVED = (

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
-from inference_lab.records import chain, layout
-from inference_lab.records.chain import Chain
+from inference_lab.records import receipts, stages
 from inference_lab.records.files import read_text, sha256_file
-from inference_lab.records.layout import Step
+from inference_lab.records.receipts import Receipts
+from inference_lab.records.stages import Step
 from inference_lab.records.svg import read_metadata
 
 _WAY_OUT = "name a figure, summary or record of this checkout, or an SVG that was copied from one"
 
 
-def explain(file: Path, walk: Chain) -> str:
+def explain(file: Path, walk: Receipts) -> str:
     """The chain behind a figure, summary, page or record of this checkout, or behind a copied SVG.
 
     Raises RecordError when the file belongs to no record here and says itself nothing about its origin.
@@ -40,7 +40,7 @@ def _manifest_of(file: Path) -> Path | None:
     return None
 
 
-def _step_of(file: Path, walk: Chain) -> Step | None:
+def _step_of(file: Path, walk: Receipts) -> Step | None:
     """The step of this checkout that makes the file or whose receipt it is."""
     here = (_manifest_of(file) or file).resolve()
     steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
@@ -48,17 +48,17 @@ def _step_of(file: Path, walk: Chain) -> Step | None:
         (
             step
             for step in (*steps, *walk.reports_of(walk.experiments))
-            if here in map(Path.resolve, map(Path, layout.files_of([step])))
+            if here in map(Path.resolve, map(Path, stages.files_of([step])))
         ),
         None,
     )
 
 
 def _outputs(manifest: Path) -> Mapping[str, Any]:
-    return chain.read_receipt(manifest)["outputs"]
+    return receipts.read_receipt(manifest)["outputs"]
 
 
-def _copied(file: Path, walk: Chain) -> list[str]:
+def _copied(file: Path, walk: Receipts) -> list[str]:
     """The chain of an SVG from elsewhere, by what it says of itself, joined to the record it names."""
     text = read_text(file, _WAY_OUT)
     try:
@@ -73,11 +73,11 @@ def _copied(file: Path, walk: Chain) -> list[str]:
     if manifest is None:
         return [
             *lines,
-            f"  Its record is not here: no manifest in {layout.folder(source['experiment'])}/ names these",
+            f"  Its record is not here: no manifest in {stages.folder(source['experiment'])}/ names these",
             "  samples, so machine, conditions and sources cannot be told. Look in that folder's history.",
         ]
     lines.append(f"  <- recorded in {manifest}")
-    current = manifest == Path(layout.folder(source["experiment"]), "manifest.json")
+    current = manifest == Path(stages.folder(source["experiment"]), "manifest.json")
     if current and source["experiment"] in walk.experiments:
         step = _step_of(Path(source["command"].rpartition(" ")[2]), walk)
         if step is not None and step.stage == "figure":
@@ -90,21 +90,21 @@ def _copied(file: Path, walk: Chain) -> list[str]:
 def _manifest_with(experiment: str, files: Mapping[str, str]) -> Path | None:
     """The manifest that names every raw file the figure was drawn from; two records may share some."""
     raw = {digest for name, digest in files.items() if name != "summary.csv"}
-    at = Path(layout.folder(experiment))
+    at = Path(stages.folder(experiment))
     for manifest in (at / "manifest.json", *sorted(at.glob("superseded/*/manifest.json"))):
         if manifest.is_file() and raw <= {made["sha256"] for made in _outputs(manifest).values()}:
             return manifest
     return None
 
 
-def _made(step: Step, walk: Chain) -> list[str]:
+def _made(step: Step, walk: Receipts) -> list[str]:
     """The derived links from the asked file back to the record."""
     if step.stage == "measure":
         return []
     if not Path(step.receipt).exists():
         return [f"{step.makes[0]}: has no receipt {step.receipt}; make it with snakemake {step.makes[0]}"]
     try:
-        receipt = chain.read_receipt(Path(step.receipt))
+        receipt = receipts.read_receipt(Path(step.receipt))
     except RecordError:
         return [f"{step.makes[0]}: {step.receipt} was edited and vouches for nothing; ask for it again"]
     made = {path: receipt["outputs"].get(path, {}).get("sha256") for path in step.makes}
@@ -123,12 +123,12 @@ def _made(step: Step, walk: Chain) -> list[str]:
     return lines
 
 
-def _measured(experiment: str, walk: Chain) -> list[str]:
+def _measured(experiment: str, walk: Receipts) -> list[str]:
     step = walk.step("measure", experiment)
     manifest = Path(step.receipt)
     if not manifest.exists():
         return [f"  <- {manifest}: missing; {experiment} has no record here"]
-    lines, record = _recorded(manifest, walk), chain.read_receipt(manifest)
+    lines, record = _recorded(manifest, walk), receipts.read_receipt(manifest)
     gone = ["what measures it is not in this checkout"]
     reasons = gone if walk.read_only(experiment) else walk.changed(step, record)
     lines.append(f"     sources, pins and conditions: {_holds(reasons)}")
@@ -136,9 +136,9 @@ def _measured(experiment: str, walk: Chain) -> list[str]:
     return lines
 
 
-def _recorded(manifest: Path, walk: Chain) -> list[str]:
+def _recorded(manifest: Path, walk: Receipts) -> list[str]:
     """What a manifest says, and whether its raw files still are what it says."""
-    record, at = chain.read_receipt(manifest), manifest.parent
+    record, at = receipts.read_receipt(manifest), manifest.parent
     lines = _of_manifest(record)
     for name, made in record["outputs"].items():
         state = _state((at / name).as_posix(), made["sha256"], walk)
@@ -175,7 +175,7 @@ def _pins(pins: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in pins.items()) or "no third-party package"
 
 
-def _state(path: str, expected: str | None, walk: Chain) -> str:
+def _state(path: str, expected: str | None, walk: Receipts) -> str:
     if not Path(path).is_file():
         return f"missing (sha256 {expected})"
     found = walk.sources.file(path)
@@ -191,7 +191,7 @@ def _holds(reasons: Sequence[str]) -> str:
 
 
 def _tests(digest: str | None) -> str:
-    path = Path(layout.TESTS_RECEIPT)
+    path = Path(stages.TESTS_RECEIPT)
     if digest is None:
         return "unknown: the record names no receipt of theirs"
     if digest == "not current":
@@ -199,7 +199,7 @@ def _tests(digest: str | None) -> str:
     if not path.exists():
         return f"{path} is missing, so what passed is unknown here (the record names sha256 {digest})"
     try:
-        receipt = chain.read_receipt(path)
+        receipt = receipts.read_receipt(path)
     except RecordError:
         return f"{path} was edited and vouches for nothing; restore it or run them: snakemake {path}"
     passed = list(receipt["tests"].values()).count("passed")
@@ -208,8 +208,8 @@ def _tests(digest: str | None) -> str:
 
 
 def _rebuild(path: str, step: Step) -> str:
-    if layout.is_load(step.experiment):
-        at = shlex.quote(layout.folder(step.experiment))
+    if stages.is_load(step.experiment):
+        at = shlex.quote(stages.folder(step.experiment))
         return (
             f"Rebuild it from raw: uv run inference-lab summarize {at} && uv run inference-lab figures {at}"
         )

@@ -11,9 +11,9 @@ from typing import Any
 
 from inference_lab.commands import run_stage
 from inference_lab.errors import ConfigError, MeasurementRefused
-from inference_lab.records import chain, layout
-from inference_lab.records.chain import Chain
+from inference_lab.records import receipts, stages
 from inference_lab.records.files import read_text, sha256_file, write_json
+from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Measurement, Record
 from inference_lab.records.requests import read_requests
 from inference_lab.stream_load import load_command
@@ -42,7 +42,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         read_text(args.prompts, "give a JSONL of prompts")
         conditions["prompts_sha256"] = sha256_file(args.prompts)  # its name alone says nothing of them
     folder: Path = args.output
-    step = layout.measure_step(_name(folder), conditions)
+    step = stages.measure_step(_name(folder), conditions)
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
     result = load_command.run(args)
     if result.requests_path.name != NAME:
@@ -60,7 +60,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     }
     manifest = run_stage.end(step, begun, Measurement("serving", {}, {}, facts, {}))
     made = {"sha256": sha256_file(result.requests_path), "rows": sum(result.counts.values())}
-    write_json(folder / MANIFEST, chain.seal({**manifest, "outputs": {NAME: made}}))
+    write_json(folder / MANIFEST, receipts.seal({**manifest, "outputs": {NAME: made}}))
     (folder / INFO).unlink()
     valid, reasons = run_stage.validity(manifest)
     if not valid:
@@ -70,26 +70,26 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     return "\n".join([load_command.words(result), *told, table]), result.exit_code
 
 
-def around(file: Path) -> Chain | None:
+def around(file: Path) -> Receipts | None:
     """The chain of receipts of the load that a file or folder belongs to, None when it is of none."""
     for folder in (file, file.parent, file.parent.parent):
         if (folder / MANIFEST).is_file():
-            manifest = chain.read_receipt(folder / MANIFEST)
-            return _chain(folder, manifest["conditions"]) if layout.is_load(manifest["experiment"]) else None
+            manifest = receipts.read_receipt(folder / MANIFEST)
+            return _chain(folder, manifest["conditions"]) if stages.is_load(manifest["experiment"]) else None
     return None
 
 
-def walk(folder: Path) -> Chain:
+def walk(folder: Path) -> Receipts:
     """The chain of receipts of the load in a folder. Raises ConfigError when it holds none."""
     if (found := around(folder)) is None:
         raise ConfigError(f"{folder}: holds no {MANIFEST} of a load; name its folder, or give --section")
     return found
 
 
-def _chain(folder: Path, conditions: Mapping[str, Any]) -> Chain:
+def _chain(folder: Path, conditions: Mapping[str, Any]) -> Receipts:
     judge = {**JUDGE, "slo": conditions.get("slo", {})}
     experiment = {"refresh": "manual", "measure": conditions, "judge": judge}
-    return Chain({"experiments": {_name(folder): experiment}})
+    return Receipts({"experiments": {_name(folder): experiment}})
 
 
 def summarise(folder: Path) -> str:
@@ -106,12 +106,12 @@ def _summarised(folder: Path) -> tuple[str, Record]:
 
     step = walk(folder).step("summary", _name(folder))
     made, rows = run_stage.derive(step), read_summary(Path(step.makes[0]))
-    known = Path(layout.folder(CALIBRATION), "summary.csv").is_file()
+    known = Path(stages.folder(CALIBRATION), "summary.csv").is_file()
     record = run_stage.read_record(_name(folder), {"calibration": CALIBRATION} if known else {})
     table = as_table([*rows, *calibrated(record, JUDGE)])
     if known:
         return f"{table}\n{made}", record
-    words = f"{layout.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
+    words = f"{stages.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
     return f"{table}\nnote: {words}\n{made}", record
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
-from inference_lab.records import chain, history, installed, layout, locks, store
-from inference_lab.records.chain import Chain
+from inference_lab.records import history, installed, locks, receipts, stages, store
+from inference_lab.records.digests import SOURCE_ROOT, Sources
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
-from inference_lab.records.layout import Step
+from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Calibration, Measurement, Record, View
-from inference_lab.records.sources import SOURCE_ROOT, Sources
+from inference_lab.records.stages import Step
 from inference_lab.timing import machine
 
 Progress = Callable[[int, int], None]
@@ -38,7 +38,7 @@ def run_tests() -> str:
     """What happened, in words, after the unit tests passed and their receipt was written."""
     from inference_lab.commands.run_tests import run_unit_tests
 
-    step = layout.tests_step()
+    step = stages.tests_step()
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
     digests = installed.check_running(pins)
@@ -47,7 +47,7 @@ def run_tests() -> str:
     if step.inputs(Sources()) != before:
         raise RecordError("a source or test changed while the tests ran; run them again")
     receipt = {
-        **chain.receipt_of(step, before, pins),
+        **receipts.receipt_of(step, before, pins),
         "tests": outcomes,
         "environment": {
             **platform_and_packages(pins),
@@ -55,19 +55,19 @@ def run_tests() -> str:
             "thread_variables": dict.fromkeys(machine.THREAD_VARIABLES, "1"),
         },
     }
-    write_file(Path(step.receipt), json_text(chain.seal(receipt)))
+    write_file(Path(step.receipt), json_text(receipts.seal(receipt)))
     return f"{len(outcomes)} unit tests passed: {step.receipt}"
 
 
 def check_tests() -> str:
     """The digest of the tests' receipt. Raises MeasurementRefused unless it holds here and now."""
-    step = layout.tests_step()
-    walk = Chain({"experiments": {}})
+    step = stages.tests_step()
+    walk = Receipts({"experiments": {}})
     if reasons := walk.differences(step):
         raise MeasurementRefused(
             f"{step.receipt} does not hold ({'; '.join(reasons[:3])}); run snakemake {step.receipt} first"
         )
-    if ran_elsewhere(chain.read_receipt(Path(step.receipt))):
+    if ran_elsewhere(receipts.read_receipt(Path(step.receipt))):
         raise MeasurementRefused(
             f"{step.receipt} is from another platform or other versions;"
             f" run snakemake -R tests -- {step.receipt}"
@@ -119,7 +119,7 @@ def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, An
     sources.drop_bytecode(step.sources(sources))
     store.check_writable(manifest_path)
     return {
-        "schema": chain.SCHEMA,
+        "schema": receipts.SCHEMA,
         "stage": "measure",
         "experiment": step.experiment,
         "command": list(step.command),
@@ -137,7 +137,7 @@ def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, A
     valid, reasons = validity(found.facts)
     digests = None
     try:
-        changed = Chain({"experiments": {}}).changed(step, begun)
+        changed = Receipts({"experiments": {}}).changed(step, begun)
         digests = installed.check_running(begun["pins"])
     except LabError as error:  # a source that is gone or half edited, a package that was
         changed = [str(error)]
@@ -186,7 +186,7 @@ def _tests_if_current() -> str:
 def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
     from inference_lab.records.prediction import load_prediction
 
-    path = Path(layout.prediction_file(experiment))
+    path = Path(stages.prediction_file(experiment))
     if not path.exists() and not required:
         return None
     load_prediction(path)
@@ -203,7 +203,7 @@ def _history() -> dict[str, Any]:
 
 def read_view(experiment: str, judge: Mapping[str, Any], figure: str) -> View:
     """What one figure or page of a recorded experiment is drawn from."""
-    at = Path(layout.folder(experiment))
+    at = Path(stages.folder(experiment))
     record = store.load_record(at / "manifest.json")
     return view_of(record, read_text(at / "summary.csv", "rebuild it from raw"), judge, figure)
 
@@ -214,8 +214,8 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
 
     from inference_lab.analysis.rows import summary_rows
 
-    outputs, at = record.manifest["outputs"], layout.folder(record.experiment)
-    load = layout.is_load(record.experiment)
+    outputs, at = record.manifest["outputs"], stages.folder(record.experiment)
+    load = stages.is_load(record.experiment)
     source = {
         "experiment": record.experiment,
         "files": {
@@ -229,13 +229,13 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
 
 def read_record(experiment: str, judge: Mapping[str, Any]) -> Record:
     """The record of an experiment, with the calibration that its judge leans on."""
-    record = store.load_record(Path(layout.folder(experiment), "manifest.json"))
+    record = store.load_record(Path(stages.folder(experiment), "manifest.json"))
     if (name := judge.get("calibration")) is None:
         return record
     from inference_lab.analysis.rows import read_summary
 
-    at = Path(layout.folder(name))
-    manifest = chain.read_receipt(at / "manifest.json")
+    at = Path(stages.folder(name))
+    manifest = receipts.read_receipt(at / "manifest.json")
     words = f"{name} of {manifest['started_at'][:16]}, manifest {manifest['digest'][:8]}"
     return replace(record, calibration=Calibration(words, read_summary(at / "summary.csv")))
 
@@ -243,7 +243,7 @@ def read_record(experiment: str, judge: Mapping[str, Any]) -> Record:
 def check_code() -> None:
     """Raises MeasurementRefused unless the whole package, and all that it imports, runs as it stands here."""
     sources = Sources()
-    whole = [path for path in layout.tested_files(Path()) if path.startswith(SOURCE_ROOT)]
+    whole = [path for path in stages.tested_files(Path()) if path.startswith(SOURCE_ROOT)]
     installed.check_running(sources.pins(whole))
 
 
@@ -265,7 +265,7 @@ def _texts(step: Step) -> dict[str, str]:
         return {step.makes[0]: stage_module(step.modules[0]).draw(view)}
     if step.stage == "analysis":
         view = read_view(step.experiment, step.section, "analysis.md")
-        made = stage_module("pages.analysis").pages(view, Path(layout.prediction_file(step.experiment)))
+        made = stage_module("pages.analysis").pages(view, Path(stages.prediction_file(step.experiment)))
         return dict(zip(step.makes, made, strict=True))
     if step.stage == "report":
         return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
@@ -283,6 +283,6 @@ def derive(step: Step) -> str:
     return f"{' '.join(step.makes)}: {'made' if made else 'holds already'}"
 
 
-def steps_of(experiments: Sequence[str], walk: Chain) -> list[Step]:
+def steps_of(experiments: Sequence[str], walk: Receipts) -> list[Step]:
     """Every step of the named experiments, all of them when none is named."""
     return [step for experiment in experiments or walk.experiments for step in walk.steps(experiment)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from inference_lab.commands import run_stage, terminal
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records import layout, store
+from inference_lab.records import stages, store
 from inference_lab.records.files import sha256_file, write_file
 from inference_lab.records.raw import CELL_COLUMNS, CONTROLS, Sample, read_samples
 from inference_lab.records.record import Record
@@ -61,7 +61,7 @@ def measure(words: Sequence[str] | None) -> int:
 
 def _measure(args: argparse.Namespace) -> str:
     experiment, section = SECTIONS[args.experiment]
-    step = layout.measure_step(experiment, section)
+    step = stages.measure_step(experiment, section)
     shown = terminal.progress(f"{experiment} measure")
     return run_stage.measure(step, manifest_of(args.csv), shown, in_pipeline=False)
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from inference_lab.commands import run_stage
 from inference_lab.errors import LabError, RecordError
-from inference_lab.records import chain, history, layout
-from inference_lab.records.chain import Chain
+from inference_lab.records import history, receipts, stages
 from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.layout import Step
+from inference_lab.records.receipts import Receipts
+from inference_lab.records.stages import Step
 from inference_lab.records.store import load_record
 
 # Names below results/ that are of this machine alone, as .gitignore says.
-_NOT_COMMITTED = {"superseded", Path(layout.VERIFIED_RECEIPT).name, "report.html", "report.zip"}
+_NOT_COMMITTED = {"superseded", Path(stages.VERIFIED_RECEIPT).name, "report.html", "report.zip"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Finding:
     fault: bool = False
 
 
-def verify(walk: Chain, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
+def verify(walk: Receipts, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
     """Findings of every file of these experiments; receipts whose digest is in `before` are not redone."""
     found: list[Finding] = []
     for experiment in experiments:
@@ -40,7 +40,7 @@ def verify(walk: Chain, experiments: Sequence[str], before: Mapping[str, str]) -
         if all(before.get(step.receipt) == _digest(step.receipt) for step in steps) and not any(
             step.stage != "measure" and walk.differences(step) for step in steps
         ):
-            found.append(Finding(experiment, layout.folder(experiment), "verified before"))
+            found.append(Finding(experiment, stages.folder(experiment), "verified before"))
         else:
             found += _experiment(walk, steps)
     for step in walk.reports_of(experiments):
@@ -51,7 +51,7 @@ def verify(walk: Chain, experiments: Sequence[str], before: Mapping[str, str]) -
     return found
 
 
-def verify_checkout(walk: Chain) -> list[Finding]:
+def verify_checkout(walk: Receipts) -> list[Finding]:
     """Findings of everything that is recorded here, and of every file that no step makes."""
     tests = walk.step("tests")
     reasons = walk.differences(tests)
@@ -60,7 +60,7 @@ def verify_checkout(walk: Chain) -> list[Finding]:
     return [first, *verify(walk, list(walk.experiments), {}), *_strays(walk)]
 
 
-def _experiment(walk: Chain, steps: Sequence[Step]) -> Iterator[Finding]:
+def _experiment(walk: Receipts, steps: Sequence[Step]) -> Iterator[Finding]:
     measured, *derived = steps
     experiment, manifest = measured.experiment, Path(measured.receipt)
     if not manifest.exists():
@@ -79,17 +79,17 @@ def _experiment(walk: Chain, steps: Sequence[Step]) -> Iterator[Finding]:
     else:
         words = f"out of date: {_few(reasons)}; snakemake all measures it again"
         yield Finding(experiment, measured.receipt, words, fault=True)
-    if not layout.is_load(experiment):
+    if not stages.is_load(experiment):
         yield _prediction(experiment)
     for step in derived:
         yield from _derived(walk, step)
 
 
-def _unrecorded(walk: Chain, steps: Sequence[Step]) -> Finding:
+def _unrecorded(walk: Receipts, steps: Sequence[Step]) -> Finding:
     """What to say of an experiment without manifest: a record that was deleted, or none yet."""
     experiment, manifest = steps[0].experiment, steps[0].receipt
-    at = layout.folder(experiment)
-    if left := [path for path in layout.files_of(steps) if Path(path).exists()]:
+    at = stages.folder(experiment)
+    if left := [path for path in stages.files_of(steps) if Path(path).exists()]:
         words = (
             f"missing, and {left[0]} is here, which follows from nothing without it; restore {at} from git"
         )
@@ -108,8 +108,8 @@ def _unrecorded(walk: Chain, steps: Sequence[Step]) -> Finding:
     return Finding(experiment, manifest, "not measured; snakemake all measures it", fault=True)
 
 
-def _derived(walk: Chain, step: Step) -> list[Finding]:
-    if layout.is_load(step.experiment) and not any(Path(path).exists() for path in layout.files_of([step])):
+def _derived(walk: Receipts, step: Step) -> list[Finding]:
+    if stages.is_load(step.experiment) and not any(Path(path).exists() for path in stages.files_of([step])):
         return [Finding(step.experiment, path, "not drawn") for path in step.makes]
     try:
         texts = run_stage.texts(step)
@@ -122,7 +122,7 @@ def _derived(walk: Chain, step: Step) -> list[Finding]:
         for path, state in states.items()
     ]
     # The receipts of a load name the folder it was in: one that moved follows from its raw all the same.
-    if reasons and not any(states.values()) and not layout.is_load(step.experiment):
+    if reasons and not any(states.values()) and not stages.is_load(step.experiment):
         words = f"out of date: {_few(reasons)}; {_again(step, step.makes[0])}"
         found.append(Finding(step.experiment, step.receipt, words, fault=True))
     return found
@@ -136,7 +136,7 @@ def _compare(path: str, text: str, step: Step) -> str:
     if found == rebuilt:
         return ""
     try:
-        recorded = chain.read_receipt(Path(step.receipt))["outputs"].get(path, {}).get("sha256")
+        recorded = receipts.read_receipt(Path(step.receipt))["outputs"].get(path, {}).get("sha256")
     except RecordError:
         recorded = None
     if found != recorded:
@@ -145,8 +145,8 @@ def _compare(path: str, text: str, step: Step) -> str:
 
 
 def _again(step: Step, path: str) -> str:
-    if layout.is_load(step.experiment):
-        at = layout.folder(step.experiment)
+    if stages.is_load(step.experiment):
+        at = stages.folder(step.experiment)
         return f"inference-lab summarize {at} && inference-lab figures {at} makes it again"
     return f"rm -f {path} && snakemake {path} makes it again"
 
@@ -161,10 +161,10 @@ def _prediction(experiment: str) -> Finding:
 
     A commit's name depends on all it holds, so it was there before the run. Dates are no evidence.
     """
-    manifest = read_json(Path(layout.folder(experiment), "manifest.json"))
+    manifest = read_json(Path(stages.folder(experiment), "manifest.json"))
     recorded = manifest["prediction"]
     if recorded is None:
-        return Finding(experiment, layout.prediction_file(experiment), "not checked: recorded without one")
+        return Finding(experiment, stages.prediction_file(experiment), "not checked: recorded without one")
     file: str = recorded["file"]
     git = manifest.get("git")
     if git is None:
@@ -182,17 +182,17 @@ def _prediction(experiment: str) -> Finding:
     return Finding(experiment, file, "holds: the prediction stands in the commit that the run names")
 
 
-def _strays(walk: Chain) -> Iterator[Finding]:
+def _strays(walk: Receipts) -> Iterator[Finding]:
     """Every file below results/ and every article that no step of the config makes."""
     steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
     steps += walk.reports_of(walk.experiments)
     made, homes = (
-        {layout.TESTS_RECEIPT, *layout.files_of(steps)},
-        {layout.folder(s.experiment) for s in steps},
+        {stages.TESTS_RECEIPT, *stages.files_of(steps)},
+        {stages.folder(s.experiment) for s in steps},
     )
     for step in steps:
         if step.stage == "measure":
-            made |= {f"{layout.folder(step.experiment)}/{name}" for name in _outputs(step.receipt)}
+            made |= {f"{stages.folder(step.experiment)}/{name}" for name in _outputs(step.receipt)}
     strangers: set[str] = set()
     for path in (*sorted(Path("results").rglob("*")), *sorted(Path("docs/experiments").glob("*.md"))):
         name, home = path.as_posix(), "/".join(path.parts[:2])
@@ -209,7 +209,7 @@ def _strays(walk: Chain) -> Iterator[Finding]:
 
 def _outputs(manifest: str) -> Iterable[str]:
     try:
-        return chain.read_receipt(Path(manifest))["outputs"]
+        return receipts.read_receipt(Path(manifest))["outputs"]
     except RecordError:  # missing or edited, and named for it
         return ()
 
@@ -218,7 +218,7 @@ def _digest(path: str) -> str | None:
     return sha256_file(Path(path)) if Path(path).is_file() else None
 
 
-def verify_stage(walk: Chain, receipt: Path) -> str:
+def verify_stage(walk: Receipts, receipt: Path) -> str:
     """The table of findings, once everything recorded was rebuilt the same; then the receipt is written.
 
     Only what changed since the last verification here is rebuilt. Raises RecordError at a fault.
@@ -226,14 +226,14 @@ def verify_stage(walk: Chain, receipt: Path) -> str:
     step = walk.verify_step()
     read, pins = step.inputs(walk.sources), step.pins(walk.sources)
     text = checked(verify(walk, walk.verified(), _before(receipt, read, pins)))
-    write_json(receipt, chain.seal(chain.receipt_of(step, read, pins)))
+    write_json(receipt, receipts.seal(receipts.receipt_of(step, read, pins)))
     return text
 
 
 def _before(receipt: Path, read: Mapping[str, str], pins: Mapping[str, str]) -> Mapping[str, str]:
     """What the receipt says was read, if it was by these sources and pins and in this checkout."""
     try:
-        written = chain.read_receipt(receipt)
+        written = receipts.read_receipt(receipt)
     except RecordError:  # never verified here, or torn: everything is rebuilt
         return {}
 

@@ -13,9 +13,9 @@ from inference_lab.analysis.interval import short, with_interval
 from inference_lab.analysis.rows import SEPARATOR, Row, bounds, number, pick, read_summary
 from inference_lab.analysis.surroundings import environment_of
 from inference_lab.pages.render import table, verdict_value
-from inference_lab.records.chain import read_receipt
-from inference_lab.records.layout import folder, prediction_file
 from inference_lab.records.prediction import load_prediction
+from inference_lab.records.receipts import read_receipt
+from inference_lab.records.stages import folder, prediction_file
 
 _SHOWN = (  # metric, column, what it is called in a table
     ("output_tokens_per_s", "median", "output tokens/s"),

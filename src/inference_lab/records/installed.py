@@ -21,8 +21,8 @@ from types import ModuleType
 from typing import Any
 
 from inference_lab.errors import MeasurementRefused
+from inference_lab.records.digests import PACKAGE, PINS_FILE, SOURCE_ROOT
 from inference_lab.records.files import unread
-from inference_lab.records.sources import PACKAGE, PINS_FILE, SOURCE_ROOT
 
 # uv and virtualenv write it into an environment, and no RECORD lists it.
 _OF_THE_ENVIRONMENT = {"_virtualenv"}

@@ -64,6 +64,12 @@ def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines for a terminal, each column as wide as its widest value."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
 @dataclass(frozen=True)
 class View:
     """Everything a figure or a generated page may read.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
-from inference_lab.records.chain import SCHEMA, Chain, check_outputs, read_receipt, receipt_of, seal, ways_out
+from inference_lab.records.digests import Sources
 from inference_lab.records.files import (
     json_text,
     sha256_file,
@@ -22,11 +22,19 @@ from inference_lab.records.files import (
     write_json,
     write_through,
 )
-from inference_lab.records.layout import Step
 from inference_lab.records.raw import CONTROLS, read_rows, read_samples
+from inference_lab.records.receipts import (
+    SCHEMA,
+    Receipts,
+    check_outputs,
+    read_receipt,
+    receipt_of,
+    seal,
+    ways_out,
+)
 from inference_lab.records.record import Record
 from inference_lab.records.requests import RequestRecord, read_lines, read_requests
-from inference_lab.records.sources import Sources
+from inference_lab.records.stages import Step
 
 _ROOM = 2**20  # bytes that must be free before measuring, where no record stands that says how many
 
@@ -39,7 +47,7 @@ def make(step: Step, produce: Callable[[], Mapping[str, str]]) -> bool:
     """
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
-    if Path(step.receipt).exists() and not Chain({"experiments": {}}).differences(step):
+    if Path(step.receipt).exists() and not Receipts({"experiments": {}}).differences(step):
         return False
     texts = produce()
     if step.inputs(Sources()) != before:

@@ -18,9 +18,9 @@ from typing import Any
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.records import locks
+from inference_lab.records.digests import Sources, normal, requirements
 from inference_lab.records.files import read_json, sha256_value, write_json
 from inference_lab.records.installed import check_files, listed
-from inference_lab.records.sources import Sources, normal, requirements
 
 DECLARED = Path("workflow/envs/vllm")
 VARIABLE = "INFERENCE_LAB_VLLM"

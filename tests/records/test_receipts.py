@@ -11,10 +11,10 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records import chain, layout, store
-from inference_lab.records.chain import Asked, Chain
+from inference_lab.records import receipts, stages, store
+from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.sources import Sources
+from inference_lab.records.receipts import Asked, Receipts
 from tests import checkout
 from tests.checkout import CONFIG, edit
 
@@ -25,12 +25,12 @@ MEASURED = ["m1 measure", "m1 summary", "m1 figure latency.svg", "m1 figure thro
 
 def stale(config: dict[str, Any] = CONFIG, asked: Asked | None = None) -> dict[str, list[str]]:
     """`{step: reasons}` of every step that would run."""
-    walk = Chain(config, asked)
+    walk = Receipts(config, asked)
     steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
     return {named(step): why for step in steps if (why := walk.why(step))}
 
 
-def named(step: layout.Step) -> str:
+def named(step: stages.Step) -> str:
     """A step by stage and figure: "m1 summary"."""
     return " ".join((step.experiment, step.stage, *step.command[2:]))
 
@@ -192,11 +192,11 @@ class StalenessTest(unittest.TestCase):
 
     def test_a_record_of_another_form_is_measured_again(self) -> None:
         """When the schema number rises, every record and receipt is out of date and says so."""
-        with mock.patch.object(chain, "SCHEMA", chain.SCHEMA + 1):
+        with mock.patch.object(receipts, "SCHEMA", receipts.SCHEMA + 1):
             found = stale()
         self.assertEqual(list(found), MEASURED)
         self.assertEqual(
-            found["m1 measure"], [f"records have form {chain.SCHEMA + 1} now, this one {chain.SCHEMA}"]
+            found["m1 measure"], [f"records have form {receipts.SCHEMA + 1} now, this one {receipts.SCHEMA}"]
         )
 
     def test_a_record_that_is_not_whole_is_refused(self) -> None:
@@ -229,13 +229,13 @@ class StalenessTest(unittest.TestCase):
         shutil.rmtree(f"{SOURCE}experiments")
         Path(f"{SOURCE}timing/protocol.py").unlink()
         self.assertEqual(stale(), {})
-        self.assertTrue(Chain(CONFIG).read_only("m1"))
+        self.assertTrue(Receipts(CONFIG).read_only("m1"))
         Path(f"{AT}/summary.csv").unlink()
         self.assertEqual(stale()["m1 summary"], [f"{AT}/summary.csv is missing"])
         self.assertNotIn("m1 measure", stale())
         Path(f"{AT}/manifest.json").unlink()
         with self.assertRaisesRegex(ConfigError, "no module inference_lab.experiments.decode_paths"):
-            Chain(CONFIG).step("measure", "m1").inputs(Sources())
+            Receipts(CONFIG).step("measure", "m1").inputs(Sources())
 
     def test_a_missing_prediction_is_named(self) -> None:
         """A file that no stage makes and one reads is an error that names both."""
@@ -246,7 +246,7 @@ class StalenessTest(unittest.TestCase):
             stale()
         Path(f"{AT}/manifest.json").unlink()  # nothing is measured for it, either
         with self.assertRaisesRegex(ConfigError, r"predictions/m1\.yaml: no such file"):
-            Chain(CONFIG).why(Chain(CONFIG).step("analysis", "m1"))
+            Receipts(CONFIG).why(Receipts(CONFIG).step("analysis", "m1"))
 
     def test_what_is_asked_for_runs(self) -> None:
         """-R by rule, by file and --forceall run what they name and what follows from it."""
@@ -287,42 +287,42 @@ class ReportTest(unittest.TestCase):
         Path(f"{SOURCE}pages/report.py").write_text("import math\n")
         told = changed("judge", report="both")["experiments"]["m1"]
         self.config = {"experiments": {"m1": told, "m2": {**told, "refresh": "manual"}}}
-        for step in Chain(self.config).steps("m1")[1:]:  # the judge: part names the report now
+        for step in Receipts(self.config).steps("m1")[1:]:  # the judge: part names the report now
             store.make(step, lambda step=step: {path: f"{path}\n" for path in step.makes})
 
     def test_it_is_of_what_is_measured(self) -> None:
         """It reads the record, summary and verdicts of every member that has one and names the others."""
-        (step,) = Chain(self.config).reports_of(["m1", "m2"])
+        (step,) = Receipts(self.config).reports_of(["m1", "m2"])
         self.assertEqual((step.name, step.makes), ("both report", ("results/both/report.md",)))
         files = [f"{AT}/{file}" for file in ("summary.csv", "verdicts.csv", "manifest.json")]
         self.assertEqual(step.reads, (*files, "predictions/m1.yaml"))
         figures = ["latency.svg", "throughput.svg"]
         about = [{"experiment": "m1", "figures": figures}]
         self.assertEqual(step.section, {"experiments": about, "unmeasured": ["m2"]})
-        self.assertEqual(Chain(self.config).reports_of(["m2"]), [])
+        self.assertEqual(Receipts(self.config).reports_of(["m2"]), [])
 
     def test_it_follows_its_members(self) -> None:
         """Made once it holds; another verdict of a member makes it again, and verifying depends on it."""
-        walk = Chain(self.config)
+        walk = Receipts(self.config)
         (step,) = walk.reports_of(["m1"])
         self.assertEqual(walk.why(step), ["not made yet"])
         store.make(step, lambda: {step.makes[0]: "report\n"})
-        self.assertEqual(Chain(self.config).why(step), [])
-        self.assertIn(step.receipt, Chain(self.config).verify_step().reads)
+        self.assertEqual(Receipts(self.config).why(step), [])
+        self.assertIn(step.receipt, Receipts(self.config).verify_step().reads)
         edit("predictions/m1.yaml", "does it", "why does it")
-        self.assertIn("m1 analyze: predictions/m1.yaml changed", Chain(self.config).why(step))
+        self.assertIn("m1 analyze: predictions/m1.yaml changed", Receipts(self.config).why(step))
 
     def test_pins_of_what_serves_are_part_of_a_record(self) -> None:
         """A section that names a file of pins is measured under them; another version is told."""
         Path("pins.txt").write_text("vllm==1\n")
         config = changed("measure", environment="pins.txt")
-        step = Chain(config).step("measure", "m1")
+        step = Receipts(config).step("measure", "m1")
         checkout.replace_record(step)
-        self.assertEqual(Chain(config).stale_record(step), [])
+        self.assertEqual(Receipts(config).stale_record(step), [])
         Path("pins.txt").write_text("# what serves\nvLLM==1  # the release\n")
-        self.assertEqual(Chain(config).stale_record(step), [])
+        self.assertEqual(Receipts(config).stale_record(step), [])
         Path("pins.txt").write_text("vllm==2\n")
-        self.assertEqual(Chain(config).stale_record(step), ["pins.txt changed"])
+        self.assertEqual(Receipts(config).stale_record(step), ["pins.txt changed"])
 
 
 class ReceiptTest(unittest.TestCase):
@@ -337,9 +337,9 @@ class ReceiptTest(unittest.TestCase):
         """A receipt with any value changed, added or taken away is refused; another key order is not."""
         path = Path(AT, "receipts/summary.json")
         receipt = read_json(path)
-        self.assertEqual(chain.read_receipt(path), receipt)
+        self.assertEqual(receipts.read_receipt(path), receipt)
         write_json(path, dict(reversed(receipt.items())))
-        self.assertEqual(chain.read_receipt(path), receipt)
+        self.assertEqual(receipts.read_receipt(path), receipt)
         for edited in (
             {**receipt, "schema": 0},
             {**receipt, "more": None},
@@ -348,7 +348,7 @@ class ReceiptTest(unittest.TestCase):
         ):
             write_json(path, edited)
             with self.subTest(edited.keys()), self.assertRaisesRegex(RecordError, "content was edited"):
-                chain.read_receipt(path)
+                receipts.read_receipt(path)
 
     def test_conflict_markers_are_named_with_the_way_out(self) -> None:
         """A manifest that a merge left in two versions is refused; a derived receipt is made again."""
@@ -364,24 +364,24 @@ class ReceiptTest(unittest.TestCase):
                     rf" or make it again \(snakemake -R {path} -- all\)$",
                 ),
             ):
-                chain.read_receipt(path)
+                receipts.read_receipt(path)
             if path.parent.name == "receipts":
                 reason = [f"{path} holds git's conflict markers"]
                 self.assertEqual(stale(), {"m1 figure latency.svg": reason})
                 path.write_text(text)
         with self.assertRaisesRegex(RecordError, "conflict markers"):
             stale()
-        Path(layout.TESTS_RECEIPT).write_text("".join(markers))
-        self.assertFalse(chain.tests_ran_elsewhere())
+        Path(stages.TESTS_RECEIPT).write_text("".join(markers))
+        self.assertFalse(receipts.tests_ran_elsewhere())
         self.assertEqual(
-            Chain(CONFIG).why(layout.tests_step()), ["results/tests.json holds git's conflict markers"]
+            Receipts(CONFIG).why(stages.tests_step()), ["results/tests.json holds git's conflict markers"]
         )
 
     def test_outputs_are_checked_beside_their_manifest(self) -> None:
         """A file that differs is named with the digest it should have and the one it has."""
         manifest = Path(AT, "manifest.json")
-        receipt = chain.read_receipt(manifest)
-        chain.check_outputs(manifest, receipt, chain.Sources())
+        receipt = receipts.read_receipt(manifest)
+        receipts.check_outputs(manifest, receipt, receipts.Sources())
         controls = manifest.with_name("controls.csv")
         expected = sha256_file(controls)
         controls.write_text("process\n")
@@ -389,11 +389,11 @@ class ReceiptTest(unittest.TestCase):
             f"results/m1/controls.csv: differs .* expected sha256 {expected}, found {sha256_file(controls)};"
         )
         with self.assertRaisesRegex(RecordError, words):
-            chain.check_outputs(manifest, receipt, chain.Sources())
+            receipts.check_outputs(manifest, receipt, receipts.Sources())
 
     def test_tests_answer_for_sources_and_tests(self) -> None:
         """Evidence rests on every source, test and pin they import, not on the slow checks."""
-        walk = Chain(CONFIG)
+        walk = Receipts(CONFIG)
         tests = walk.step("tests")
         found = tests.inputs(walk.sources)
         for path in ("src/inference_lab/unused.py", "src/inference_lab/errors.py", "tests/test_attention.py"):
@@ -403,7 +403,7 @@ class ReceiptTest(unittest.TestCase):
 
     def test_names_that_do_not_exist_are_refused(self) -> None:
         """An experiment or a figure that the config does not name is an error that lists those it does."""
-        walk = Chain(CONFIG)
+        walk = Receipts(CONFIG)
         for stage, experiment, figure, words in (
             ("measure", "m9", "", "no experiment 'm9' in the config; it has m1"),
             ("figure", "m1", "x.svg", "m1 has no figure 'x.svg'; .* latency.svg, throughput.svg"),
@@ -413,8 +413,8 @@ class ReceiptTest(unittest.TestCase):
 
     def test_every_committed_file_is_listed(self) -> None:
         """The files of an experiment are all that lie in its folder: none is made unseen, none unnamed."""
-        walk = Chain(CONFIG)
-        listed = layout.files_of(walk.steps("m1"))
+        walk = Receipts(CONFIG)
+        listed = stages.files_of(walk.steps("m1"))
         present = [path.as_posix() for path in Path(AT).rglob("*") if path.is_file()]
         self.assertEqual(sorted(listed), sorted(present))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 from inference_lab.errors import ConfigError
-from inference_lab.records.sources import Sources, digest_of_tree
+from inference_lab.records.digests import Sources, digest_of_tree
 from tests import checkout
 
 FUNCTION = '''"""What it answers."""

@@ -1,30 +1,25 @@
 """The closing table: what is recorded, since when and where, whether it may be believed, whether current."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import LabError, printable
-from inference_lab.records.chain import Chain, read_receipt
-from inference_lab.records.layout import folder
+from inference_lab.records.receipts import Receipts, read_receipt
+from inference_lab.records.record import aligned
+from inference_lab.records.stages import folder
 
 _HEAD = ("experiment", "recorded", "on", "flags", "state", "figures")
 
 
 def closing_table(config: Mapping[str, Any]) -> str:
     """One line an experiment: recorded when and where, flags, current or why not, figures."""
-    walk = Chain(config)
+    walk = Receipts(config)
     rows = [_HEAD, *(_row(walk, experiment) for experiment in walk.experiments)]
     return printable("\n".join(aligned(rows)))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as lines for a terminal, each column as wide as its widest value."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-def _row(walk: Chain, experiment: str) -> tuple[str, ...]:
+def _row(walk: Receipts, experiment: str) -> tuple[str, ...]:
     figures = ", ".join(walk.experiments[experiment]["judge"]["figures"]) or "none"
     manifest = Path(walk.step("measure", experiment).receipt)
     if not manifest.exists():
@@ -41,7 +36,7 @@ def _row(walk: Chain, experiment: str) -> tuple[str, ...]:
     return (experiment, when, where, _flags(manifest.with_name("summary.csv")), state, figures)
 
 
-def _state(walk: Chain, experiment: str) -> str:
+def _state(walk: Receipts, experiment: str) -> str:
     measured, *derived = walk.steps(experiment)
     earlier = walk.stale_record(measured)
     if earlier and not walk.manual(experiment):

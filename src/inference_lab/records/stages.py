@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
+from inference_lab.records.digests import PACKAGE, SOURCE_ROOT, Sources, module_path
 from inference_lab.records.files import sha256_value
 from inference_lab.records.installed import interpreter
-from inference_lab.records.sources import PACKAGE, SOURCE_ROOT, Sources, module_path
 
 TESTS_RECEIPT = "results/tests.json"
 VERIFIED_RECEIPT = "results/.verified.json"  # of this machine, ignored by git

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
+from inference_lab.records.digests import PINS_FILE, SOURCE_ROOT, Sources
 from inference_lab.records.files import Conflicted, canonical, read_json, sha256_file, sha256_value
 from inference_lab.records.installed import ran_elsewhere
-from inference_lab.records.layout import (
+from inference_lab.records.stages import (
     TESTS_RECEIPT,
     VERIFIED_RECEIPT,
     Step,
@@ -31,7 +32,6 @@ from inference_lab.records.layout import (
     summary_step,
     tests_step,
 )
-from inference_lab.records.sources import PINS_FILE, SOURCE_ROOT, Sources
 
 # What is written and how. Raised when a receipt or raw file changes its form or `records` its meaning.
 # 1  2026-11-30  the first form
@@ -119,7 +119,7 @@ class Asked:
         return self.everything or not self.names.isdisjoint({rule, step.receipt, *step.makes})
 
 
-class Chain:
+class Receipts:
     """One walk over the receipts of a checkout: every step, and why it would run."""
 
     def __init__(self, config: Mapping[str, Any], asked: Asked | None = None) -> None:
