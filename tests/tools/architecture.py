@@ -42,7 +42,7 @@ def imports(part: str) -> set[str]:
 def described() -> dict[str, str]:
     """Return what the README's file tree says of each part."""
     tree = (ROOT / "README.md").read_text(encoding="utf-8")
-    return {name: text for name, text in re.findall(r"^ {6}([a-z_]+)(?:/|\.py) +(.+)$", tree, re.MULTILINE)}
+    return dict(re.findall(r"^ {6}([a-z_]+)(?:/|\.py) +(.+)$", tree, re.MULTILINE))
 
 
 def picture() -> str:
@@ -54,7 +54,8 @@ def picture() -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="sans-serif" font-size="13">',
-        '<marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" '
+        'markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#555"/></marker>',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
