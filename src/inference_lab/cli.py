@@ -42,18 +42,18 @@ def main(words: Sequence[str] | None = None) -> int:
 
     add = commands.add_parser("load", help="load an OpenAI-compatible server and record every request")
     if words[:1] == ["load"]:  # no other command waits for what a load imports
-        from inference_lab.stream_load import load_command
+        from inference_lab.stream_load import cli as load_cli
 
-        load_command.add_arguments(add)
+        load_cli.add_arguments(add)
     add.set_defaults(run=_load, words=words, anywhere=True)
     add = commands.add_parser("figures", help="draw the figures of a recorded load")
     add.add_argument("folder", type=Path)
     add.set_defaults(run=_figures, anywhere=True)
     add = commands.add_parser("serve-reference", help="a server whose truth is known, to be loaded")
     if words[:1] == ["serve-reference"]:
-        from inference_lab.stream_load.reference import serve_reference
+        from inference_lab.stream_load.reference import cli as reference_cli
 
-        serve_reference.add_arguments(add)
+        reference_cli.add_arguments(add)
     add.set_defaults(run=_serve_reference)
 
     _vllm(commands.add_parser("vllm", help="the real server: install it, check it, trace its source"))
@@ -192,9 +192,9 @@ def _figures(args: argparse.Namespace) -> str:
 
 
 def _serve_reference(args: argparse.Namespace) -> int:
-    from inference_lab.stream_load.reference import serve_reference
+    from inference_lab.stream_load.reference import cli as reference_cli
 
-    return serve_reference.run(args)
+    return reference_cli.run(args)
 
 
 def _vllm_install(args: argparse.Namespace) -> str:

@@ -13,7 +13,7 @@ from unittest import mock
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import sweep
 from inference_lab.stream_load.record_file import NAME
-from inference_lab.stream_load.servers.server_process import Server
+from inference_lab.stream_load.servers.process import Server
 from tests.loads import request
 
 FIXED = {"requests": 2, "input_tokens": 8, "output_tokens": 3, "max_num_seqs": 4, "seed": 1}
@@ -74,7 +74,7 @@ def measured(servers: Servers, section: Mapping[str, Any]) -> sweep.Measurement:
     with (
         mock.patch.object(sweep, "start_server", servers.start),
         mock.patch.object(sweep, "_client", servers.load),
-        mock.patch("inference_lab.stream_load.servers.scraper.get", return_value=None),
+        mock.patch("inference_lab.stream_load.servers.metrics_page.get", return_value=None),
         mock.patch.object(sweep.machine, "wait_until_quiet", return_value=0.0),
         contextlib.redirect_stderr(io.StringIO()),
     ):

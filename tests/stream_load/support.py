@@ -13,8 +13,8 @@ from inference_lab.stream_load.client.client import Client
 from inference_lab.stream_load.client.exchange import Attempt, Exchange, read_now
 from inference_lab.stream_load.client.response import Timeouts
 from inference_lab.stream_load.client.target import Target
-from inference_lab.stream_load.reference.reference_server import ReferenceServer
 from inference_lab.stream_load.reference.scheduler import EngineSettings
+from inference_lab.stream_load.reference.server import ReferenceServer
 from tests.stream_load.quirks import MisbehavingServer
 
 QUICK = EngineSettings(ttft_ms=2.0, itl_ms=1.0)

@@ -20,11 +20,11 @@ from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.records.files import write_json
 from inference_lab.records.receipts import seal
 from inference_lab.records.requests import RequestRecord, read_requests
-from inference_lab.stream_load.load import exit_code, load
-from inference_lab.stream_load.load_command import add_arguments, options_from, reasons, run, words
+from inference_lab.stream_load.cli import add_arguments, options_from, reasons, run, words
 from inference_lab.stream_load.progress import Snapshot, describe
 from inference_lab.stream_load.record_file import INFO, PARTIAL, RecordFile
 from inference_lab.stream_load.reference.reference_process import reference_server
+from inference_lab.stream_load.session import exit_code, load
 from tests.synthetic import timing_record
 
 
@@ -170,7 +170,7 @@ class TestLoad(LoadCase):
 
     def test_a_load_imports_no_analysis(self) -> None:
         """A load starts without NumPy, pandas and Matplotlib."""
-        code = "import sys, inference_lab.stream_load.load_command; print(*sys.modules)"
+        code = "import sys, inference_lab.stream_load.cli; print(*sys.modules)"
         printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
         self.assertFalse({"numpy", "pandas", "matplotlib"} & set(printed.decode().split()))
 
@@ -186,7 +186,7 @@ class TestInterrupts(LoadCase):
 
     def start(self, *more: str) -> subprocess.Popen[bytes]:
         """A load in its own process."""
-        command = [sys.executable, "-m", "inference_lab.stream_load.load_command", *self.words(*more)]
+        command = [sys.executable, "-m", "inference_lab.stream_load.cli", *self.words(*more)]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(process.kill)
         return process

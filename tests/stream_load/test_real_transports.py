@@ -18,13 +18,13 @@ from unittest import mock
 
 from inference_lab.errors import InputError
 from inference_lab.records.requests import RequestRecord, read_requests
+from inference_lab.stream_load.cli import main
 from inference_lab.stream_load.client.arrival_clock import ArrivalClock
 from inference_lab.stream_load.client.client import Client
 from inference_lab.stream_load.client.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.stream_load.client.target import Target
-from inference_lab.stream_load.load_command import main
 from inference_lab.stream_load.record_file import INFO
-from inference_lab.stream_load.servers.server_process import get
+from inference_lab.stream_load.servers.process import get
 from tests.stream_load.scripted import CLOSE, Actions, answer, scripted, stream
 
 KEY = "sk-Proj-7hQ/2x+Lm9Vw=Rt4YbN8cKdE3fGhJ5"

@@ -9,7 +9,7 @@ from pathlib import Path
 from inference_lab.errors import InputError, RecordError
 from inference_lab.records.requests import read_requests
 from inference_lab.stream_load.record_file import NAME, PARTIAL, RecordFile
-from tests.records.test_requests import GOOD
+from tests.stream_load.test_requests import GOOD
 
 
 class TestRecordFile(unittest.TestCase):

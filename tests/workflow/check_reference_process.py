@@ -67,7 +67,7 @@ class TestReferenceProcess(unittest.TestCase):
 
     def test_a_server_that_dies(self) -> None:
         """Mid-stream that is a truncated answer with its tokens; afterwards nothing connects."""
-        command = [sys.executable, "-m", "inference_lab.stream_load.reference.serve_reference", "--port", "0"]
+        command = [sys.executable, "-m", "inference_lab.stream_load.reference.cli", "--port", "0"]
         with subprocess.Popen([*command, "--itl-ms", "1"], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["base_url"]
@@ -92,7 +92,7 @@ class TestReferenceProcess(unittest.TestCase):
             command = [
                 sys.executable,
                 "-m",
-                "inference_lab.stream_load.reference.serve_reference",
+                "inference_lab.stream_load.reference.cli",
                 "--port",
                 port,
             ]
@@ -106,7 +106,7 @@ class TestReferenceProcess(unittest.TestCase):
         def few_files() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
 
-        command = [sys.executable, "-m", "inference_lab.stream_load.reference.serve_reference", "--port", "0"]
+        command = [sys.executable, "-m", "inference_lab.stream_load.reference.cli", "--port", "0"]
         with (
             tempfile.TemporaryFile() as errors,
             subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, preexec_fn=few_files) as process,
@@ -140,7 +140,7 @@ class TestReferenceProcess(unittest.TestCase):
             command = [
                 sys.executable,
                 "-m",
-                "inference_lab.stream_load.reference.serve_reference",
+                "inference_lab.stream_load.reference.cli",
                 "--port",
                 "0",
             ]
@@ -172,7 +172,7 @@ class TestReferenceProcess(unittest.TestCase):
             (["--ttft-ms", "nan"], "ttft_ms is nan"),
             (["--spread", "nan"], "spread is nan"),
         ):
-            command = [sys.executable, "-m", "inference_lab.stream_load.reference.serve_reference", *words]
+            command = [sys.executable, "-m", "inference_lab.stream_load.reference.cli", *words]
             ended = subprocess.run(command, capture_output=True, timeout=20, check=False)
             said = ended.stderr.decode()
             self.assertEqual((ended.returncode, said.count("\n")), (2, 1), said)

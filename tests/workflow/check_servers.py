@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.stream_load.servers.server_process import guarded, log_tail, refuse_dead
+from inference_lab.stream_load.servers.process import guarded, log_tail, refuse_dead
 from inference_lab.timing.machine import process_s
 from tests.stream_load.support import lives
 
@@ -35,7 +35,7 @@ _ORPHAN = (
 )
 _STARTER = (
     "import sys, time; from pathlib import Path\n"
-    "from inference_lab.stream_load.servers.server_process import guarded\n"
+    "from inference_lab.stream_load.servers.process import guarded\n"
     "with guarded([sys.executable, '-c', sys.argv[1]], Path(sys.argv[2])): time.sleep(60)"
 )
 

@@ -20,9 +20,9 @@ from inference_lab.analysis.serving import summarise
 from inference_lab.experiments import sweep
 from inference_lab.records.record import Measurement, Record
 from inference_lab.records.requests import read_requests
-from inference_lab.stream_load.load import LoadOptions, load
 from inference_lab.stream_load.schedule import Schedule
-from inference_lab.stream_load.servers.server import Server, start_server
+from inference_lab.stream_load.servers.start import Server, start_server
+from inference_lab.stream_load.session import LoadOptions, load
 from inference_lab.stream_load.workload import Length, Workload
 
 SECTION: dict[str, Any] = {

@@ -17,9 +17,9 @@ from urllib.request import Request, urlopen
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.stream_load.servers import vllm_trace
-from inference_lab.stream_load.servers.server import start_server
+from inference_lab.stream_load.servers.start import start_server
+from inference_lab.stream_load.servers.vllm import written_model
 from inference_lab.stream_load.servers.vllm_install import declared, find_environment
-from inference_lab.stream_load.servers.vllm_server import written_model
 from tests.stream_load.support import lives
 
 SHAPE = {"vocab_size": 512, "hidden_size": 256, "num_layers": 4, "num_heads": 8, "num_kv_heads": 2, "seed": 1}
@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {
 }
 _STARTER = (
     "import json, sys, time; from pathlib import Path\n"
-    "from inference_lab.stream_load.servers.server import start_server\n"
+    "from inference_lab.stream_load.servers.start import start_server\n"
     "with start_server(json.loads(sys.argv[1]), Path(sys.argv[2])): \n"
     " print('ready', flush=True); time.sleep(600)"
 )

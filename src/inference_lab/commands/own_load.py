@@ -16,7 +16,7 @@ from inference_lab.records.files import read_text, sha256_file, write_json
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Measurement, Record
 from inference_lab.records.requests import read_requests
-from inference_lab.stream_load import load_command
+from inference_lab.stream_load import cli as load_cli
 from inference_lab.stream_load.record_file import INFO, MANIFEST, NAME
 
 JUDGE: dict[str, Any] = {
@@ -37,19 +37,19 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         from inference_lab.analysis.metrics import goodput
 
         goodput(dict(args.slo))
-    conditions = {**load_command.options_from(args).conditions(), "slo": dict(args.slo)}
+    conditions = {**load_cli.options_from(args).conditions(), "slo": dict(args.slo)}
     if args.prompts:
         read_text(args.prompts, "give a JSONL of prompts")
         conditions["prompts_sha256"] = sha256_file(args.prompts)  # its name alone says nothing of them
     folder: Path = args.output
     step = stages.measure_step(_name(folder), conditions)
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
-    result = load_command.run(args)
+    result = load_cli.run(args)
     if result.requests_path.name != NAME:
         said = f"stopped: kept in {result.requests_path}; --resume continues it"
         requests, _ = read_requests(result.requests_path, partial=True)
-        told = load_command.reasons(requests, result.info["sessions"])
-        return "\n".join([load_command.words(result), *told, said]), result.exit_code
+        told = load_cli.reasons(requests, result.info["sessions"])
+        return "\n".join([load_cli.words(result), *told, said]), result.exit_code
     facts = {
         "command": args.words,
         "experiment": _name(Path(folder.name)),
@@ -66,8 +66,8 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     if not valid:
         raise MeasurementRefused(f"{folder}: recorded and marked invalid, because {'; '.join(reasons)}")
     table, record = _summarised(folder)
-    told = load_command.reasons(record.requests, result.info["sessions"])
-    return "\n".join([load_command.words(result), *told, table]), result.exit_code
+    told = load_cli.reasons(record.requests, result.info["sessions"])
+    return "\n".join([load_cli.words(result), *told, table]), result.exit_code
 
 
 def around(file: Path) -> Receipts | None:

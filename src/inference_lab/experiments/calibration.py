@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from inference_lab.errors import ConfigError
-from inference_lab.experiments.served import BothSides, words
+from inference_lab.experiments.serving_run import BothSides, words
 from inference_lab.records.record import Measurement
 from inference_lab.timing import machine
 

@@ -16,15 +16,15 @@ from time import monotonic_ns
 from typing import Any
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.experiments.served import words
+from inference_lab.experiments.serving_run import words
 from inference_lab.records import installed
 from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Measurement, csv_text
 from inference_lab.records.temporary import temporary_folder
-from inference_lab.stream_load import load_command
+from inference_lab.stream_load import cli as load_cli
 from inference_lab.stream_load.record_file import INFO, NAME, PARTIAL
-from inference_lab.stream_load.servers.scraper import Scraper, metrics_of
-from inference_lab.stream_load.servers.server import STEP_COLUMNS, Server, start_server
+from inference_lab.stream_load.servers.metrics_page import Scraper, metrics_of
+from inference_lab.stream_load.servers.start import STEP_COLUMNS, Server, start_server
 from inference_lab.timing import machine
 
 OF_LOAD = ("concurrency", "requests", "input_tokens", "output_tokens", "rate_per_s", "prefix_groups",
@@ -188,7 +188,7 @@ def _client(base_url: str, folder: Path, load: Load) -> int | None:
     asks["seed"] = random.Random(f"{asks['seed']}/{load.name}").randrange(2**31)
     if (rate := asks.pop("rate_per_s", None)) is not None:
         asks |= {"rate": rate, "poisson": True}
-    command = [sys.executable, "-m", load_command.__name__, "--die-with-parent", "--base-url", base_url]
+    command = [sys.executable, "-m", load_cli.__name__, "--die-with-parent", "--base-url", base_url]
     command += ["--output", str(folder), *words(prompt="ids", ignore_eos=True, name=load.name, **asks)]
     try:
         return subprocess.run(

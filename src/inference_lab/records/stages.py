@@ -114,7 +114,7 @@ def measure_step(experiment: str, section: Mapping[str, Any]) -> Step:
         f"{folder(experiment)}/manifest.json",
         makes=_raw(experiment),
         reads=_environment(section),
-        modules=("stream_load.load_command" if load else f"experiments.{_by(section)}",),
+        modules=("stream_load.cli" if load else f"experiments.{_by(section)}",),
         section=section,
     )
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.records import installed
-from inference_lab.stream_load.reference import serve_reference
+from inference_lab.stream_load.reference import cli as reference_cli
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def reference_server(arguments: Sequence[str] = ()) -> Generator[str]:
     whole; the kernel kills it when the thread that started it ends. Raises MeasurementRefused when it
     does not start.
     """
-    command = [sys.executable, "-m", serve_reference.__name__, "--port", "0"]
+    command = [sys.executable, "-m", reference_cli.__name__, "--port", "0"]
     command += ["--die-with-parent", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=installed.of_child()) as process:
         try:

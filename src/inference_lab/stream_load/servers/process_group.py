@@ -1,4 +1,4 @@
-"""Runs a command and ends its family of processes when the starter is gone: `guard.py PARENT COMMAND...`.
+"""Runs a command and ends its family of processes when the starter is gone: `process_group.py PARENT CMD...`.
 
 The starter holds the other end of stdin. When that closes, however the starter ended, every process of the
 command's group gets SIGTERM and soon SIGKILL. Ends as the command ends. It waits for those that lose their

@@ -12,8 +12,8 @@ from inference_lab.errors import LabError
 from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
 from inference_lab.stream_load.client.event_loop import run_in_event_loop
-from inference_lab.stream_load.reference.reference_server import ReferenceServer
 from inference_lab.stream_load.reference.scheduler import EngineSettings
+from inference_lab.stream_load.reference.server import ReferenceServer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ async def _serve(server: ReferenceServer) -> int:
 
 
 def main() -> int:
-    """The exit code of `python -m inference_lab.stream_load.reference.serve_reference`."""
+    """The exit code of `python -m inference_lab.stream_load.reference.cli`."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:

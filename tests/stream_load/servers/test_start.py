@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from inference_lab.errors import ConfigError, InputError, MeasurementRefused
-from inference_lab.stream_load.servers.server import STEP_COLUMNS, start_server
+from inference_lab.stream_load.servers.start import STEP_COLUMNS, start_server
 
 
 class ServerTest(unittest.TestCase):

@@ -7,9 +7,9 @@ import threading
 import unittest
 from unittest import mock
 
-from inference_lab.stream_load.servers import scraper
-from inference_lab.stream_load.servers.scraper import Scraper, metrics_of
-from inference_lab.stream_load.servers.server_process import get
+from inference_lab.stream_load.servers import metrics_page as scraper
+from inference_lab.stream_load.servers.metrics_page import Scraper, metrics_of
+from inference_lab.stream_load.servers.process import get
 
 PAGE = b"""# TYPE python_gc_objects_collected_total counter
 python_gc_objects_collected_total{generation="0"} 12.0

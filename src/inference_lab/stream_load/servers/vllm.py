@@ -14,7 +14,7 @@ from typing import Any
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.records.files import sha256_file, sha256_value
-from inference_lab.stream_load.servers.server_process import (
+from inference_lab.stream_load.servers.process import (
     Server,
     get,
     guarded,

@@ -15,8 +15,8 @@ from inference_lab.records.locks import die_with_parent
 from inference_lab.records.requests import RequestRecord
 from inference_lab.stream_load.client.response import Timeouts
 from inference_lab.stream_load.client.target import KEY_HEADER, named_secret
-from inference_lab.stream_load.load import PATHS, LoadOptions, LoadResult, load
 from inference_lab.stream_load.schedule import Schedule
+from inference_lab.stream_load.session import PATHS, LoadOptions, LoadResult, load
 from inference_lab.stream_load.workload import Length, Workload
 
 _WIDTH = 200  # of a reason on the terminal; the whole of it is in the record

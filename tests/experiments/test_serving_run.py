@@ -4,7 +4,7 @@ import unittest
 from pathlib import Path
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.experiments.served import check_both
+from inference_lab.experiments.serving_run import check_both
 
 
 class BothSidesTest(unittest.TestCase):

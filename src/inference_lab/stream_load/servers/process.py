@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, build_opener
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.records.installed import of_child
-from inference_lab.stream_load import guard
+from inference_lab.stream_load.servers import process_group
 
 STEP_COLUMNS = (
     "step",
@@ -67,7 +67,7 @@ def guarded(
     """
     with log.open("ab") as file:
         guarding = subprocess.Popen(
-            [sys.executable, guard.__file__, str(os.getpid()), *command],
+            [sys.executable, process_group.__file__, str(os.getpid()), *command],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,

@@ -10,8 +10,8 @@ from typing import Any
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.stream_load.client.target import Target
-from inference_lab.stream_load.reference import serve_reference
-from inference_lab.stream_load.servers.server_process import (
+from inference_lab.stream_load.reference import cli as reference_cli
+from inference_lab.stream_load.servers.process import (
     STEP_COLUMNS,
     Server,
     get,
@@ -21,7 +21,7 @@ from inference_lab.stream_load.servers.server_process import (
     root,
     version,
 )
-from inference_lab.stream_load.servers.vllm_server import SETTINGS, vllm_server
+from inference_lab.stream_load.servers.vllm import SETTINGS, vllm_server
 
 _READY_S = 30.0
 # What the reference server has no use for, so that one experiment's settings serve both kinds.
@@ -48,7 +48,7 @@ def _reference(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
     refuse_unknown("reference", settings, _IGNORED | {*_REFERENCE})
     used = {name: settings[name] for name in _REFERENCE if name in settings}
     truth = log.with_suffix(".truth.jsonl")
-    command = [sys.executable, "-m", serve_reference.__name__, "--truth", str(truth)]
+    command = [sys.executable, "-m", reference_cli.__name__, "--truth", str(truth)]
     for name, value in ({"port": 0} | used).items():
         command += [f"--{name.replace('_', '-')}", str(value)]
 

@@ -29,7 +29,7 @@ from inference_lab.stream_load.client.alarm import Alarm
 from inference_lab.stream_load.client.arrival_clock import ArrivalClock
 from inference_lab.stream_load.client.channel import Channel, Inbox
 from inference_lab.stream_load.reference.completion import AnswerWriter, Asked, asked_in
-from inference_lab.stream_load.reference.exposition import Exposition
+from inference_lab.stream_load.reference.metrics import Exposition
 from inference_lab.stream_load.reference.request_reader import Request, RequestReader
 from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
 

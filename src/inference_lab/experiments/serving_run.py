@@ -18,7 +18,7 @@ from inference_lab.records import installed
 from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Measurement, csv_text
 from inference_lab.records.temporary import temporary_folder
-from inference_lab.stream_load import load_command
+from inference_lab.stream_load import cli as load_cli
 from inference_lab.stream_load.record_file import INFO
 from inference_lab.stream_load.reference.reference_process import reference_server
 
@@ -92,7 +92,7 @@ class BothSides:
 
 
 def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> None:
-    command = [sys.executable, "-m", load_command.__name__, "--die-with-parent", "--base-url", base_url]
+    command = [sys.executable, "-m", load_cli.__name__, "--die-with-parent", "--base-url", base_url]
     variables = installed.of_child()
     processes = [
         subprocess.Popen(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference_lab.errors import ConfigError
-from inference_lab.experiments.served import BothSides, words
+from inference_lab.experiments.serving_run import BothSides, words
 from inference_lab.records.record import Measurement
 from inference_lab.stream_load.client.exchange import Attempt, read_now
 from inference_lab.stream_load.driver import Driver

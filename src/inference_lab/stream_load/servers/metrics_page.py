@@ -13,7 +13,7 @@ from time import monotonic_ns
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from inference_lab.stream_load.servers.server_process import get, root
+from inference_lab.stream_load.servers.process import get, root
 
 PREFIX = "vllm:"
 _SAME = ("engine", "model_name")  # labels over which values are put together

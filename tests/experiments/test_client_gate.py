@@ -14,8 +14,8 @@ from inference_lab.analysis.rows import summary_rows
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.errors import ConfigError
-from inference_lab.experiments import p2
-from inference_lab.experiments.served import BothSides
+from inference_lab.experiments import client_gate
+from inference_lab.experiments.serving_run import BothSides
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import Record, View
 from inference_lab.records.requests import read_requests
@@ -28,8 +28,8 @@ SECTION: dict[str, Any] = {"fixed": FIXED, "quiet_cores": 0.2, "quiet_wait_s": 0
 def simulated() -> BothSides:
     """Both sides of every setup in virtual time."""
     sides = BothSides()
-    for name in p2.SETUPS:
-        p2.simulate(name, FIXED, sides)
+    for name in client_gate.SETUPS:
+        client_gate.simulate(name, FIXED, sides)
     return sides
 
 
@@ -41,7 +41,7 @@ def verdicts(sides: BothSides) -> dict[str, str]:
         path.write_text(found.files["requests.jsonl"])
         requests = read_requests(path)[0]
     rows = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
-    manifest = {"conditions": {"vary": {"setup": list(p2.SETUPS)}}, "environment": {}, **found.facts}
+    manifest = {"conditions": {"vary": {"setup": list(client_gate.SETUPS)}}, "environment": {}, **found.facts}
     record = Record("p2", manifest, (), (), rows, requests)
     view = View(record, summary_rows(summarise(record, {"window": "all"}), "summary.csv"), {}, {})
     prediction = load_prediction(ROOT / "predictions/p2.yaml")
@@ -75,7 +75,7 @@ class TestP2(unittest.TestCase):
     def test_measure(self) -> None:
         """Simulation and HTTP, two clients at a server that knows neither: both sides are recorded."""
         done: list[tuple[int, int]] = []
-        found = p2.measure(
+        found = client_gate.measure(
             {**SECTION, "vary": {"setup": ["two_gates_4_batch_8"]}}, lambda *now: done.append(now)
         )
         self.assertEqual(done, [(1, 1)])
@@ -98,4 +98,4 @@ class TestP2(unittest.TestCase):
         """A section that varies something else is refused with what may be varied."""
         for vary in ({"setup": ["gate_3"]}, {"batch_size": [1]}):
             with self.assertRaisesRegex(ConfigError, "p2 varies setup over gate_4_batch_2"):
-                p2.measure({**SECTION, "vary": vary}, lambda *_: None)
+                client_gate.measure({**SECTION, "vary": vary}, lambda *_: None)

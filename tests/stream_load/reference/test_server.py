@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inference_lab.stream_load.client.client import Client
 from inference_lab.stream_load.client.exchange import Exchange
-from inference_lab.stream_load.reference import reference_server
-from inference_lab.stream_load.reference.reference_server import ReferenceServer
+from inference_lab.stream_load.reference import server as reference_server
 from inference_lab.stream_load.reference.scheduler import EngineSettings
+from inference_lab.stream_load.reference.server import ReferenceServer
 from tests.stream_load.support import QUICK, ask, body, record_of, serving
 
 
