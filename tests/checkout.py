@@ -17,8 +17,8 @@ from unittest import mock
 
 from inference_lab.records import installed, store
 from inference_lab.records.digests import Sources
-from inference_lab.records.raw import Sample, write_samples
 from inference_lab.records.receipts import SCHEMA, Receipts
+from inference_lab.records.samples import Sample, write_samples
 from inference_lab.records.stages import Step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,10 +44,10 @@ def attend(x, y=2):
     "src/inference_lab/timing/protocol.py": "from inference_lab.errors import LabError\nclock = 1\n",
     "src/inference_lab/unused.py": "import ruff\n",
     "src/inference_lab/records/__init__.py": "",
-    "src/inference_lab/records/raw.py": "import pillow\n",
+    "src/inference_lab/records/samples.py": "import pillow\n",
     "src/inference_lab/experiments/__init__.py": "",
     "src/inference_lab/experiments/decode_paths.py": """from inference_lab.timing import protocol
-from inference_lab.records.raw import Sample
+from inference_lab.records.samples import Sample
 
 
 def bind():
@@ -57,7 +57,7 @@ def bind():
 """,
     "src/inference_lab/analysis/__init__.py": "",
     "src/inference_lab/analysis/timing.py": "import math\n",
-    "src/inference_lab/analysis/rows.py": "import math\n",
+    "src/inference_lab/analysis/summary_table.py": "import math\n",
     "src/inference_lab/pages/analysis.py": "import math\n",
     "src/inference_lab/analysis/verdicts.py": "import math\n",
     "src/inference_lab/figures/__init__.py": "",

@@ -10,8 +10,8 @@ from inference_lab.commands import run_stage
 from inference_lab.records import receipts, store
 from inference_lab.records.digests import Sources
 from inference_lab.records.files import sha256_file
-from inference_lab.records.raw import write_samples
 from inference_lab.records.receipts import Receipts
+from inference_lab.records.samples import write_samples
 from tests import checkout
 from tests.synthetic import timing_record
 

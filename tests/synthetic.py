@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab.records.raw import Sample
 from inference_lab.records.record import Record
+from inference_lab.records.samples import Sample
 
 PROBE_NS = 2_000_000
 STEP_NS = {  # (a step, a step and sequence, a step, sequence and token of the prefix)

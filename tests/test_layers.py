@@ -16,11 +16,11 @@ from tests.checkout import MEMORY, ROOT
 PACKAGE = Path("src/inference_lab")
 # contract (its first words): (module that breaks it, the import that does)
 BREACHES = {
-    "layers": ("records/raw.py", "from inference_lab.timing import machine"),
+    "layers": ("records/samples.py", "from inference_lab.timing import machine"),
     "the commands": ("commands/run_tests.py", "from inference_lab.commands import verify"),
     "measuring knows no analysis": (
         "experiments/decode_paths.py",
-        "from inference_lab.analysis import intervals",
+        "from inference_lab.analysis import statistics",
     ),
     "timing is given callables": (
         "timing/protocol.py",

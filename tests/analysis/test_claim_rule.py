@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_lab.analysis.claim_rule import ClaimRule, apart, claims, doubts, smallest_effect
-from inference_lab.analysis.interval import excludes_one
-from inference_lab.analysis.intervals import Comparison, Estimate, compare, sign_test, states
 from inference_lab.analysis.rounds import METRICS, rounds_of
+from inference_lab.analysis.statistics import Comparison, Estimate, compare, excludes_one, sign_test, states
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.records.record import Record
 from tests.analysis.views import view_of

@@ -4,9 +4,9 @@ import unittest
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference_lab.analysis.evidence import Quantity
-from inference_lab.analysis.intervals import Estimate
+from inference_lab.analysis.comparisons import Quantity
 from inference_lab.analysis.knee import Doubling, find_knee
+from inference_lab.analysis.statistics import Estimate
 from inference_lab.errors import ConfigError
 from inference_lab.pages.knee import draw
 from tests.analysis.views import view_of

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from inference_lab.analysis.rounds import rounds_of
 from inference_lab.errors import RecordError
-from inference_lab.records.raw import TIMING_COLUMNS, Sample, read_samples, write_samples
 from inference_lab.records.record import Record
+from inference_lab.records.samples import TIMING_COLUMNS, Sample, read_samples, write_samples
 from tests.synthetic import timing_record
 
 RECORD = timing_record(vary={"batch_size": (1, 2)}, processes=2, rounds=3, warmups=1)

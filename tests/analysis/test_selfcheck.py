@@ -9,8 +9,8 @@ import numpy as np
 from scipy.stats import binomtest
 
 from inference_lab.analysis.claim_rule import claims, smallest_effect
-from inference_lab.analysis.intervals import compare
 from inference_lab.analysis.selfcheck import COLUMNS, NARROW, share, summarise, trials
+from inference_lab.analysis.statistics import compare
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.pages.analysis import pages
 from inference_lab.records.prediction import load_prediction

@@ -3,8 +3,8 @@
 import unittest
 from typing import Any
 
-from inference_lab.analysis.rows import SEPARATOR, Row, pick, summary_rows
 from inference_lab.analysis.serving import as_table, summarise
+from inference_lab.analysis.summary_table import SEPARATOR, Row, pick, summary_rows
 from inference_lab.records.record import Calibration, Record
 from tests.loads import MS, record, request, session, step
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from inference_lab.analysis.timing import summarise
-from inference_lab.records.raw import Sample
 from inference_lab.records.record import Record
+from inference_lab.records.samples import Sample
 from tests.synthetic import (
     Machine,
     cold,

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from inference_lab.analysis.timing import summarise
-from inference_lab.records.raw import CELL_COLUMNS
 from inference_lab.records.record import Record
+from inference_lab.records.samples import CELL_COLUMNS
 from tests.synthetic import Call, first_pays, heavy_tail, steady, timing_record, together
 
 CONTRACT = (

@@ -5,8 +5,8 @@ import unittest
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference_lab.analysis.rows import CODES, Row, pick, summary_rows
 from inference_lab.analysis.serving import summarise
+from inference_lab.analysis.summary_table import CODES, Row, pick, summary_rows
 from inference_lab.analysis.two_sides import CLOCK_NS
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record

@@ -21,9 +21,9 @@ from inference_lab.records import installed, receipts, stages, store
 from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.installed import platform_and_packages
-from inference_lab.records.raw import write_samples
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Record, View
+from inference_lab.records.samples import write_samples
 from inference_lab.records.stages import figure_step, measure_step, summary_step
 from inference_lab.timing.protocol import Measurement
 from tests import checkout

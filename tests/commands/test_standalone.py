@@ -20,7 +20,7 @@ from inference_lab.experiments import decode_paths
 from inference_lab.records import store
 from inference_lab.records.config import load_config
 from inference_lab.records.files import sha256_file
-from inference_lab.records.raw import read_samples, write_samples
+from inference_lab.records.samples import read_samples, write_samples
 from inference_lab.records.stages import measure_step
 from inference_lab.timing.protocol import Bench, Measurement, Timed, check_rows, time_calls
 from tests import checkout

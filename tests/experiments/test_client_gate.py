@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from inference_lab.analysis.rows import summary_rows
 from inference_lab.analysis.serving import summarise
+from inference_lab.analysis.summary_table import summary_rows
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import client_gate

@@ -13,8 +13,8 @@ from inference_lab.analysis.selfcheck import trials
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import selfcheck
 from inference_lab.experiments.selfcheck import bind, effect, measure, products_per_call, with_products
-from inference_lab.records.raw import read_samples
 from inference_lab.records.record import Measurement, Record
+from inference_lab.records.samples import read_samples
 from inference_lab.timing import machine
 from tests import checkout
 

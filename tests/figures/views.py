@@ -9,8 +9,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from inference_lab.records.raw import CELL_COLUMNS, Sample
 from inference_lab.records.record import Record, View
+from inference_lab.records.samples import CELL_COLUMNS, Sample
 
 SOURCE = {
     "experiment": "m1",

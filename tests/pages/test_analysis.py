@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from inference_lab.errors import RecordError
 from inference_lab.pages.analysis import pages
 from inference_lab.records.record import View
 from tests.analysis.views import table_view, view_of
@@ -142,10 +141,3 @@ class Pages(unittest.TestCase):
         self.assertIn("a.shape,equal,s,Supported,2 3,,,1,", verdicts)
         self.assertIn("| observation | shape |", page)
         self.assertIn("No oracle was recorded", page)
-
-    def test_a_summary_that_contradicts_itself(self) -> None:
-        """It is refused before any verdict is given."""
-        view = view_of(timing_record(rounds=6))
-        rows = [{**view.summary[0], "flags": "aa"}, *view.summary[1:]]
-        with self.assertRaisesRegex(RecordError, "advice is empty"):
-            pages(self.predicted(replace(view, summary=rows)), self.file)

@@ -183,7 +183,7 @@ class ClosureTest(unittest.TestCase):
             "src/inference_lab/timing/protocol.py", "clock = 1", "import inference_lab.stream_load.progress"
         )
         before = Sources().closure("experiments.decode_paths")
-        for path in ("errors.py", "records/raw.py", "unused.py", "stream_load/progress.py"):
+        for path in ("errors.py", "records/samples.py", "unused.py", "stream_load/progress.py"):
             Path("src/inference_lab", path).write_text("import pandas\nchanged = True\n")
         self.assertEqual(Sources().closure("experiments.decode_paths"), before)
 

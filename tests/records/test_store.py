@@ -15,8 +15,8 @@ from inference_lab.errors import RecordError
 from inference_lab.records import store
 from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.raw import write_samples
 from inference_lab.records.receipts import SCHEMA, Receipts, read_receipt, seal
+from inference_lab.records.samples import write_samples
 from inference_lab.records.stages import Step, measure_step, summary_step
 from tests import checkout, crashes
 from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit

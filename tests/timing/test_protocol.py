@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.records import installed
-from inference_lab.records.raw import Sample, read_samples
+from inference_lab.records.samples import Sample, read_samples
 from inference_lab.timing import machine, protocol
 from inference_lab.timing.protocol import (
     Bench,

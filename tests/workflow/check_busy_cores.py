@@ -18,8 +18,8 @@ from unittest import mock
 from inference_lab.analysis.timing import summarise
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import decode_paths, threads
-from inference_lab.records.raw import read_samples
 from inference_lab.records.record import Measurement, Record
+from inference_lab.records.samples import read_samples
 from inference_lab.timing.machine import THREAD_VARIABLES, machine
 from tests import checkout
 

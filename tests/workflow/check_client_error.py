@@ -5,8 +5,8 @@ import unittest
 from typing import Any
 from xml.etree import ElementTree
 
-from inference_lab.analysis.rows import summary_rows
 from inference_lab.analysis.serving import summarise
+from inference_lab.analysis.summary_table import summary_rows
 from inference_lab.errors import RecordError
 from inference_lab.figures.client_error import draw
 from inference_lab.records.record import Record, View

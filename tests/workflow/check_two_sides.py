@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from inference_lab.analysis.rows import summary_rows
 from inference_lab.analysis.serving import summarise
+from inference_lab.analysis.summary_table import summary_rows
 from inference_lab.experiments import sweep
 from inference_lab.records.record import Measurement, Record
 from inference_lab.records.requests import read_requests

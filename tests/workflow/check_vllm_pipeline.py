@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from inference_lab.analysis.rows import summary_rows
 from inference_lab.analysis.serving import summarise
+from inference_lab.analysis.summary_table import summary_rows
 from inference_lab.analysis.verdicts import evaluate, verdicts_csv
 from inference_lab.commands import run_stage
 from inference_lab.experiments import sweep

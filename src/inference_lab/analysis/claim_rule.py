@@ -21,10 +21,19 @@ import math
 from collections.abc import Sequence
 from itertools import combinations
 
-from inference_lab.analysis.interval import Interval, excludes_one, within
-from inference_lab.analysis.intervals import ALPHA, Comparison, Times, compare, holm, sign_test
 from inference_lab.analysis.rounds import METRICS, Rounds
-from inference_lab.records.raw import Sample
+from inference_lab.analysis.statistics import (
+    ALPHA,
+    Comparison,
+    Interval,
+    Times,
+    compare,
+    excludes_one,
+    holm,
+    sign_test,
+    within,
+)
+from inference_lab.records.samples import Sample
 
 SMALLEST_EFFECT = 0.02
 CellKey = tuple[str, int]  # path and varied value

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 
 from inference_lab.analysis.claim_rule import ClaimRule, claims, doubts
-from inference_lab.analysis.interval import excludes_one
-from inference_lab.analysis.intervals import Comparison, Times, compare, estimate
 from inference_lab.analysis.rounds import Rounds
+from inference_lab.analysis.statistics import Comparison, Times, compare, estimate, excludes_one
 from inference_lab.analysis.surroundings import environment_of
-from inference_lab.records.raw import Sample
 from inference_lab.records.record import Record
+from inference_lab.records.samples import Sample
 
 BOUNDS: Mapping[str, float] = {
     "max_others_cpu": 0.2,  # cores used by others, median over the run

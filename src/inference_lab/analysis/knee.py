@@ -7,7 +7,7 @@ growing ... growing | cannot tell ... | stopped
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inference_lab.analysis.evidence import Cell, Evidence, NoEvidence, Quantity
+from inference_lab.analysis.comparisons import Cell, Evidence, NoEvidence, Quantity
 
 
 @dataclass(frozen=True)

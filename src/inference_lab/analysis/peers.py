@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from inference_lab.analysis import timing
-from inference_lab.analysis.intervals import compare
 from inference_lab.analysis.rounds import rounds_of
+from inference_lab.analysis.statistics import compare
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from inference_lab.analysis.intervals import Comparison, Times, compare
+from inference_lab.analysis.statistics import Comparison, Times, compare
 from inference_lab.errors import RecordError
-from inference_lab.records.raw import CELL_COLUMNS, Sample
 from inference_lab.records.record import Record
+from inference_lab.records.samples import CELL_COLUMNS, Sample
 
 WAYS_OUT = "restore it from git or measure again"
 OF_A_PROCESS = "blas_threads"  # an axis of which each process has one value: set before it starts

@@ -15,9 +15,8 @@ import numpy as np
 from scipy.special import betaincinv, stdtrit
 
 from inference_lab.analysis.flags import Flag, judge_rounds
-from inference_lab.analysis.interval import excludes_one
-from inference_lab.analysis.intervals import ALPHA, Comparison, Estimate, estimate
 from inference_lab.analysis.rounds import Rounds, rounds_of
+from inference_lab.analysis.statistics import ALPHA, Comparison, Estimate, estimate, excludes_one
 from inference_lab.records.record import Record
 
 OF_A_RECORD = frozenset({"invalid", "oracle", "threads", "busy"})  # with one of these a run is left out

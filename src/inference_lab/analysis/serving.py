@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from inference_lab.analysis.flags import of_record
-from inference_lab.analysis.intervals import Estimate, estimate
 from inference_lab.analysis.load_runs import Run, Step, peak_in_flight, runs_of
 from inference_lab.analysis.metrics import (
     AGAINST_TRUTH,
@@ -22,8 +21,9 @@ from inference_lab.analysis.metrics import (
     Metric,
     goodput,
 )
-from inference_lab.analysis.rows import CODES, SEPARATOR
 from inference_lab.analysis.server_side import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
+from inference_lab.analysis.statistics import Estimate, estimate
+from inference_lab.analysis.summary_table import CODES, SEPARATOR
 from inference_lab.analysis.two_sides import Doubt, doubts, is_timed, stamps_of
 from inference_lab.records.record import Record, aligned, csv_text
 

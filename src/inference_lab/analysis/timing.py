@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from inference_lab.analysis.flags import Judgement, judge_rounds
-from inference_lab.analysis.intervals import estimate
 from inference_lab.analysis.rounds import METRICS, Rounds, rounds_of
-from inference_lab.analysis.rows import CODES, SEPARATOR
-from inference_lab.records.raw import CELL_COLUMNS
+from inference_lab.analysis.statistics import estimate
+from inference_lab.analysis.summary_table import CODES, SEPARATOR
 from inference_lab.records.record import Record
+from inference_lab.records.samples import CELL_COLUMNS
 
 COLUMNS = (
     *CELL_COLUMNS,

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from inference_lab.analysis.flags import Flag
-from inference_lab.analysis.intervals import Times, estimate
 from inference_lab.analysis.load_runs import Run, Step, peak_in_flight
 from inference_lab.analysis.metrics import (
     CLIENT_LAG,
@@ -26,6 +25,7 @@ from inference_lab.analysis.metrics import (
     token_times,
 )
 from inference_lab.analysis.server_side import growth
+from inference_lab.analysis.statistics import Times, estimate
 from inference_lab.records.record import Record
 
 Concerns = Callable[[Mapping[str, str]], bool]

@@ -17,11 +17,10 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from inference_lab.analysis.evidence import Cell, Evidence, NoEvidence, Quantity
-from inference_lab.analysis.interval import Interval, short, within
-from inference_lab.analysis.intervals import Estimate
+from inference_lab.analysis.comparisons import Cell, Evidence, NoEvidence, Quantity
 from inference_lab.analysis.knee import measured_knee
-from inference_lab.analysis.rows import as_text, in_words
+from inference_lab.analysis.statistics import Estimate, Interval, short, within
+from inference_lab.analysis.summary_table import as_text, in_words
 from inference_lab.errors import ConfigError
 from inference_lab.records.record import View
 

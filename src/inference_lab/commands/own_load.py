@@ -101,8 +101,8 @@ def summarise(folder: Path) -> str:
 
 
 def _summarised(folder: Path) -> tuple[str, Record]:
-    from inference_lab.analysis.rows import read_summary
     from inference_lab.analysis.serving import as_table, calibrated
+    from inference_lab.analysis.summary_table import read_summary
 
     step = walk(folder).step("summary", _name(folder))
     made, rows = run_stage.derive(step), read_summary(Path(step.makes[0]))

@@ -212,7 +212,7 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
     """A view from a record in memory and the text of its summary."""
     from hashlib import sha256
 
-    from inference_lab.analysis.rows import summary_rows
+    from inference_lab.analysis.summary_table import summary_rows
 
     outputs, at = record.manifest["outputs"], stages.folder(record.experiment)
     load = stages.is_load(record.experiment)
@@ -232,7 +232,7 @@ def read_record(experiment: str, judge: Mapping[str, Any]) -> Record:
     record = store.load_record(Path(stages.folder(experiment), "manifest.json"))
     if (name := judge.get("calibration")) is None:
         return record
-    from inference_lab.analysis.rows import read_summary
+    from inference_lab.analysis.summary_table import read_summary
 
     at = Path(stages.folder(name))
     manifest = receipts.read_receipt(at / "manifest.json")

@@ -10,8 +10,8 @@ from inference_lab.commands import run_stage, terminal
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records import stages, store
 from inference_lab.records.files import sha256_file, write_file
-from inference_lab.records.raw import CELL_COLUMNS, CONTROLS, Sample, read_samples
 from inference_lab.records.record import Record
+from inference_lab.records.samples import CELL_COLUMNS, CONTROLS, Sample, read_samples
 
 _PROTOCOL: dict[str, Any] = {
     "by": "decode_paths",

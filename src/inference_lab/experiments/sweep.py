@@ -18,8 +18,8 @@ from typing import Any
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments.serving_run import words
 from inference_lab.records import installed
-from inference_lab.records.raw import write_samples
 from inference_lab.records.record import Measurement, csv_text
+from inference_lab.records.samples import write_samples
 from inference_lab.records.temporary import temporary_folder
 from inference_lab.stream_load import cli as load_cli
 from inference_lab.stream_load.record_file import INFO, NAME, PARTIAL

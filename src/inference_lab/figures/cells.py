@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from inference_lab.analysis.intervals import Estimate
-from inference_lab.analysis.rows import bound_column, number
+from inference_lab.analysis.statistics import Estimate
+from inference_lab.analysis.summary_table import bound_column, number
 from inference_lab.errors import RecordError
-from inference_lab.records.raw import CELL_COLUMNS, Sample
 from inference_lab.records.record import View
+from inference_lab.records.samples import CELL_COLUMNS, Sample
 
 Found = TypeVar("Found")
 

@@ -7,8 +7,8 @@ that the claim rule (analysis/claim_rule.py) accepts.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from inference_lab.analysis.intervals import Estimate
 from inference_lab.analysis.rounds import Rounds, rounds_of
+from inference_lab.analysis.statistics import Estimate
 from inference_lab.figures.cells import Cell, by_path, cells, known
 from inference_lab.figures.sheet import (
     READ_INTERVAL,

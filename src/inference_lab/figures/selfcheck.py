@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from inference_lab.analysis.intervals import ALPHA
-from inference_lab.analysis.rows import bounds, number
 from inference_lab.analysis.selfcheck import AMONG, Trial, covers_one, trials, valid
+from inference_lab.analysis.statistics import ALPHA
+from inference_lab.analysis.summary_table import bounds, number
 from inference_lab.errors import RecordError
 from inference_lab.figures.style import FAINT, INK, MARKS, Axes, Line, Mark, page, styled, svg
 from inference_lab.records.record import View

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from inference_lab.analysis.intervals import Estimate
+from inference_lab.analysis.statistics import Estimate
 from inference_lab.errors import RecordError
 from inference_lab.figures.cells import Cell, by_path, varied_axis
 from inference_lab.figures.style import ALARM, MARKS, SMALL, Axes, Figure, Line, Mark, page
-from inference_lab.records.raw import CELL_COLUMNS
 from inference_lab.records.record import View
+from inference_lab.records.samples import CELL_COLUMNS
 
 READ_SAMPLES = "Light points: every sample, left to right in the order measured."
 READ_INTERVAL = "Bars: 95% interval; an open arrow: n is too small for a bound on that side."

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.interval import short, with_interval
-from inference_lab.analysis.rows import SEPARATOR, bounds, check_rows, in_words, number
+from inference_lab.analysis.statistics import short, with_interval
+from inference_lab.analysis.summary_table import SEPARATOR, bounds, in_words, number
 from inference_lab.analysis.surroundings import environment_of
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
 from inference_lab.pages.render import made_from, plain, table, verdict_value
 from inference_lab.records.prediction import load_prediction
-from inference_lab.records.raw import CELL_COLUMNS
 from inference_lab.records.record import Record, View
+from inference_lab.records.samples import CELL_COLUMNS
 
 _TIMES = ("p50_ms", "p95_ms", "p99_ms")  # shown of a load's metric
 _STAMPS = (  # of a load whose server wrote down its own times
@@ -40,7 +40,6 @@ def pages(view: View, prediction_file: Path) -> tuple[str, str]:
     prediction breaks its schema or asks for what no summary holds, RecordError for a malformed summary.
     """
     prediction = load_prediction(prediction_file)
-    check_rows(view.summary, f"{view.record.experiment}: summary.csv")
     recorded = view.record.manifest.get("prediction")
     found = hashlib.sha256(prediction_file.read_bytes()).hexdigest()
     changed = recorded is None or recorded["sha256"] != found

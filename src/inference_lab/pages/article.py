@@ -13,8 +13,8 @@ from typing import Any
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inference_lab.analysis.interval import short, with_interval
-from inference_lab.analysis.rows import bounds, in_words, number, pick, read_summary
+from inference_lab.analysis.statistics import short, with_interval
+from inference_lab.analysis.summary_table import bounds, in_words, number, pick, read_summary
 from inference_lab.errors import ConfigError
 
 

@@ -1,9 +1,9 @@
 """knee-analysis.md: where throughput stops growing, the numbers behind it, and what it does not buy."""
 
-from inference_lab.analysis.evidence import Evidence, NoEvidence
-from inference_lab.analysis.interval import short, with_interval
+from inference_lab.analysis.comparisons import Evidence, NoEvidence
 from inference_lab.analysis.knee import Doubling, measured_knee
-from inference_lab.analysis.rows import Row, bounds, check_rows, number
+from inference_lab.analysis.statistics import short, with_interval
+from inference_lab.analysis.summary_table import Row, bounds, number
 from inference_lab.errors import ConfigError
 from inference_lab.pages.render import made_from, table
 from inference_lab.records.record import View
@@ -28,7 +28,6 @@ def draw(view: View) -> str:
             f"{view.record.experiment}: a knee page needs vary: batch_size and judge.knee_factor;"
             " leave it out of judge.figures"
         )
-    check_rows(view.summary, evidence.place)
     paths = list(dict.fromkeys(row["path"] for row in view.summary))
     answers: list[list[str]] = []
     numbers: list[str] = []

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from inference_lab.analysis.interval import with_interval
+from inference_lab.analysis.statistics import with_interval
 from inference_lab.errors import printable
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.interval import short, with_interval
-from inference_lab.analysis.rows import SEPARATOR, Row, bounds, number, pick, read_summary
+from inference_lab.analysis.statistics import short, with_interval
+from inference_lab.analysis.summary_table import SEPARATOR, Row, bounds, number, pick, read_summary
 from inference_lab.analysis.surroundings import environment_of
 from inference_lab.pages.render import table, verdict_value
 from inference_lab.records.prediction import load_prediction

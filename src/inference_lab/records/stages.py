@@ -146,7 +146,7 @@ def figure_step(experiment: str, section: Mapping[str, Any], figure: str) -> Ste
         f"{folder(experiment)}/receipts/{figure}.json",
         makes=(f"{folder(experiment)}/{figure}",),
         reads=(f"{folder(experiment)}/summary.csv", *_record(experiment)),
-        modules=(drawn[figure], "analysis.rows"),  # by which what it draws is read
+        modules=(drawn[figure], "analysis.summary_table"),  # by which what it draws is read
         section=section,
     )
 

@@ -22,7 +22,6 @@ from inference_lab.records.files import (
     write_json,
     write_through,
 )
-from inference_lab.records.raw import CONTROLS, read_rows, read_samples
 from inference_lab.records.receipts import (
     SCHEMA,
     Receipts,
@@ -34,6 +33,7 @@ from inference_lab.records.receipts import (
 )
 from inference_lab.records.record import Record
 from inference_lab.records.requests import RequestRecord, read_lines, read_requests
+from inference_lab.records.samples import CONTROLS, read_rows, read_samples
 from inference_lab.records.stages import Step
 
 _ROOM = 2**20  # bytes that must be free before measuring, where no record stands that says how many

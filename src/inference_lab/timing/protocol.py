@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from inference_lab.errors import LabError, MeasurementRefused
 from inference_lab.records import installed
 from inference_lab.records.locks import die_with_parent
-from inference_lab.records.raw import Sample, write_samples
 from inference_lab.records.record import Measurement
+from inference_lab.records.samples import Sample, write_samples
 from inference_lab.timing import machine
 
 PROBE_LOOPS = 20_000  # about 1 ms of plain Python

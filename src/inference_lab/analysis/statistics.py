@@ -6,6 +6,7 @@ Assumes nothing about the shape of the times. Does not know what was timed or wh
 Every number is an order statistic, a quotient, or a count, so it has the same bits on every CPU.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtr, ndtr
 
-from inference_lab.analysis.interval import Interval
-
 Times = NDArray[Any]  # (processes, rounds), ns or ratios
+Interval = tuple[float | None, float | None]  # lower and upper bound; None: nothing is known of that end
 
 ALPHA = 0.05
 WINDOW = 5  # rounds over which a state of the machine is looked for
@@ -146,3 +146,37 @@ def states(ratios: Times) -> tuple[float, float] | None:
     windows = np.lib.stride_tricks.sliding_window_view(ratios, WINDOW, axis=-1)
     low, high = np.percentile(np.percentile(windows, 50, axis=-1), [10, 90])
     return float(low), float(high)
+
+
+def within(intervals: Sequence[Interval], low: float, high: float) -> bool | None:
+    """Return True when every interval lies inside [low, high], False when all lie outside, else None.
+
+    An open bound may lie anywhere; low may be -inf.
+    """
+    unbounded = low == -math.inf
+    if all(
+        (unbounded or (lo is not None and low <= lo)) and hi is not None and hi <= high
+        for lo, hi in intervals
+    ):
+        return True
+    if all((hi is not None and hi < low) or (lo is not None and lo > high) for lo, hi in intervals):
+        return False
+    return None
+
+
+def excludes_one(lo: float | None, hi: float | None) -> bool:
+    """Whether 1 lies outside; an open bound excludes nothing."""
+    return (lo is not None and lo > 1) or (hi is not None and hi < 1)
+
+
+def with_interval(value: float | None, bounds: Interval) -> str:
+    """1.79 [1.78, 1.80]; an end that n cannot bound says open; nothing for None."""
+    if value is None:
+        return ""
+    lo, hi = ("open" if bound is None else short(bound) for bound in bounds)
+    return f"{short(value)} [{lo}, {hi}]"
+
+
+def short(value: float) -> str:
+    """Four significant digits, from 1000 on whole numbers: 1.793, 231,047."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_lab.errors import RecordError
-from inference_lab.records.raw import CONTROL_KINDS, Sample, read_samples, write_samples
+from inference_lab.records.samples import CONTROL_KINDS, Sample, read_samples, write_samples
 from tests.checkout import CONTROLS, SAMPLES
 
 WHOLE = write_samples(SAMPLES)

@@ -1,4 +1,4 @@
-"""Rows of a summary: read, checked against themselves, picked by what they are about.
+"""Rows of a summary: read, and picked by what they are about.
 
 Answers: which row is meant, and what does a column of it say? Does not know how the numbers were made.
 """
@@ -7,11 +7,9 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.interval import Interval, excludes_one
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.files import read_text
 
@@ -29,22 +27,13 @@ CODES = (
 )
 SEPARATOR = " | "  # between one advice and the next in a row of the summary
 
-_ORDERED = (  # of a timing row, ascending wherever they are not empty
-    ("min_ms", "p50_ms", "p95_ms", "max_ms"),
-    ("p50_lo_ms", "p50_ms", "p50_hi_ms"),
-    ("p95_lo_ms", "p95_ms", "p95_hi_ms"),
-    ("positions_per_s_lo", "positions_per_s", "positions_per_s_hi"),
-    ("ratio_lo", "ratio", "ratio_hi"),
-    ("aa_lo", "aa_ratio", "aa_hi"),
-)
 _AGAIN = "delete it and rebuild it from raw"
 
 
 def read_summary(path: Path) -> list[dict[str, str]]:
     """Every row of a summary as text under its columns.
 
-    Raises RecordError naming file, line and rule when the table is torn, a row stands twice, a number is
-    none, or flags contradict the row.
+    Raises RecordError naming file, line and rule when the table is torn or a row is there twice.
     """
     return summary_rows(read_text(path, "rebuild it from raw"), str(path))
 
@@ -66,40 +55,7 @@ def summary_rows(text: str, file: str) -> list[dict[str, str]]:
             raise RecordError(f"{file} line {number}: {len(line)} values, must be {len(header)}; {_AGAIN}")
         if lines.index(line) != number - 2:
             raise RecordError(f"{file} line {number}: stands twice; each row stands once; {_AGAIN}")
-    rows = [dict(zip(header, line, strict=True)) for line in lines]
-    check_rows(rows, file)
-    return rows
-
-
-def check_rows(rows: Sequence[Row], file: str) -> None:
-    """Raises RecordError when the flags or numbers of a timing row contradict each other."""
-    if "ratio_claimed" not in rows[0]:
-        return
-    for number, row in enumerate(rows, start=2):
-        if wrong := _contradiction(row, f"{file} line {number}", rows[0]["n"]):
-            raise RecordError(f"{file} line {number}: {wrong}; {_AGAIN}")
-
-
-def _contradiction(row: Row, place: str, n: str) -> str | None:
-    codes = row["flags"].split()
-    if unknown := [code for code in codes if code not in CODES]:
-        return f"flag {unknown[0]!r} is not known; there are {', '.join(CODES)}"
-    if codes and not row["advice"]:
-        return f"flags are {row['flags']!r} but advice is empty; a flag has a reason"
-    if codes and row["ratio_claimed"] == "yes":
-        return f"ratio_claimed is yes but flags are {row['flags']!r}; a flagged cell makes no claim"
-    if row["n"] != n:
-        return f"n is {row['n']}, the first row has {n}; every cell has the same number"
-    for names in _ORDERED:
-        seen = [(name, found) for name in names if (found := number(row, name, place)) is not None]
-        for (low, a), (high, b) in pairwise(seen):
-            if a > b:
-                return f"{low} is {a:.9g}, more than {high} ({b:.9g})"
-    if row["ratio_claimed"] == "yes" and not excludes_one(*bounds(row, "ratio", place)):
-        return "ratio_claimed is yes but the interval of ratio holds 1"
-    if "aa" in codes and not excludes_one(number(row, "aa_lo", place), number(row, "aa_hi", place)):
-        return "flags say aa but the interval of aa_ratio holds 1"
-    return None
+    return [dict(zip(header, line, strict=True)) for line in lines]
 
 
 def number(row: Row, column: str, place: str) -> float | None:
@@ -115,7 +71,7 @@ def number(row: Row, column: str, place: str) -> float | None:
     return found
 
 
-def bounds(row: Row, column: str, place: str) -> Interval:
+def bounds(row: Row, column: str, place: str) -> tuple[float | None, float | None]:
     """Lower and upper bound of a column; None, None where the table has none."""
     lo, hi = (bound_column(row, column, end) for end in ("lo", "hi"))
     return (number(row, lo, place) if lo else None), (number(row, hi, place) if hi else None)

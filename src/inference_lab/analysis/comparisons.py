@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference_lab.analysis.claim_rule import CellKey, ClaimRule, apart
-from inference_lab.analysis.interval import Interval
-from inference_lab.analysis.intervals import Estimate
 from inference_lab.analysis.rounds import METRICS, rounds_of
-from inference_lab.analysis.rows import Row, bound_column, bounds, in_words, number, pick
+from inference_lab.analysis.statistics import Estimate, Interval
+from inference_lab.analysis.summary_table import Row, bound_column, bounds, in_words, number, pick
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.record import View
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, quantile_test
 
-from inference_lab.analysis.interval import within
-from inference_lab.analysis.intervals import (
+from inference_lab.analysis.statistics import (
     Comparison,
     Estimate,
     bootstrap,
@@ -18,6 +17,7 @@ from inference_lab.analysis.intervals import (
     ranks,
     sign_test,
     states,
+    within,
 )
 
 TIMES = st.lists(st.integers(1, 10**9), min_size=1, max_size=150)
