@@ -74,8 +74,9 @@ class TestRequestRecord(unittest.TestCase):
     def test_a_record_of_before(self) -> None:
         """What a record of an older form does not say is unknown, not an error."""
         values = json.loads(GOOD.line())
-        for name in ("resent", "hidden_tokens", "notes"):
+        for name in ("resent", "hidden_tokens", "notes", "itl_ns"):
             del values[name]
+        values["token_times_ns"] = GOOD.token_times_ns
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "requests.jsonl"
             path.write_text(json.dumps(values) + "\n")
@@ -88,6 +89,10 @@ class TestRequestRecord(unittest.TestCase):
         bad = (
             (GOOD.line() * 2, "line 2: attempt 1 of request r1 stands already on line 1"),
             (b"{\n", "line 1: not JSON"),
+            (
+                GOOD.line().replace(b'"itl_ns":[', b'"itl_ns":[1.5,'),
+                "line 1: itl_ns must be a list of integers",
+            ),
             (b"[]\n", "line 1: must be an object;"),
             (json.dumps(extra).encode() + b"\n", "line 1: must be an object with exactly"),
             (json.dumps(listed).encode() + b"\n", "line 1: .*not iterable"),

@@ -7,6 +7,7 @@ are integer ns of one monotonic clock. Derives nothing; knows no server and no m
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,9 @@ class RequestRecord:
     def line(self) -> bytes:
         """The record as one line of requests.jsonl, with its line end."""
         values = {name: getattr(self, name) for name in _FIELDS}
+        times = (self.first_token_ns or 0, *self.token_times_ns)
+        values["token_times_ns"] = [later - earlier for earlier, later in pairwise(times)]
+        values = {("itl_ns" if name == "token_times_ns" else name): value for name, value in values.items()}
         return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
@@ -157,8 +161,17 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return value
 
 
+def _times(path: Path, number: int, first_token_ns: Any, gaps: Any) -> list[int]:
+    """Return the times of the tokens after the first: a line has the ITL of each, which is shorter."""
+    if not isinstance(gaps, list) or not all(type(gap) is int for gap in (first_token_ns or 0, *gaps)):
+        raise RecordError(f"{path} line {number}: itl_ns must be a list of integers; restore or run again")
+    return list(accumulate(gaps, initial=first_token_ns or 0))[1:]
+
+
 def _record(path: Path, number: int, line: bytes) -> RequestRecord:
     values = _object(path, number, line)
+    if (gaps := values.pop("itl_ns", None)) is not None:
+        values["token_times_ns"] = _times(path, number, values.get("first_token_ns"), gaps)
     if not set(_REQUIRED) <= set(values) <= set(_FIELDS):
         raise RecordError(
             f"{path} line {number}: must be an object with exactly {', '.join(_REQUIRED)}, and perhaps"
