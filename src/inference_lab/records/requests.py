@@ -42,7 +42,8 @@ class RequestRecord:
     `sent_ns` is then when it last went.
     `hidden_tokens` are those that the server says it made and showed in no chunk, such as reasoning; they
     are not in `output_tokens`. `notes` say what was odd about an attempt that may be good all the same.
-    Fields with a default came later: a record without them reads as one that did not know.
+    A line leaves out what has its default here, and `chunk_tokens` where each chunk has one token; it has
+    `itl_ns` in place of `token_times_ns`. A default of None or of nothing is also how an older record reads.
     """
 
     request_id: str
@@ -62,11 +63,11 @@ class RequestRecord:
     output_tokens: int
     counted_tokens: int
     usage: Mapping[str, Any] | None
-    error: str | None
+    error: str | None = None
     clock: str
-    coalesced_reads: int
-    censored_chunks: tuple[int, ...]
-    user_stamped_chunks: tuple[int, ...]
+    coalesced_reads: int = 0
+    censored_chunks: tuple[int, ...] = ()
+    user_stamped_chunks: tuple[int, ...] = ()
     max_read_lag_ns: int | None
     resent: int | None = None
     hidden_tokens: int | None = None
@@ -101,15 +102,19 @@ class RequestRecord:
 
     def line(self) -> bytes:
         """The record as one line of requests.jsonl, with its line end."""
-        values = {name: getattr(self, name) for name in _FIELDS}
-        times = (self.first_token_ns or 0, *self.token_times_ns)
-        values["token_times_ns"] = [later - earlier for earlier, later in pairwise(times)]
-        values = {("itl_ns" if name == "token_times_ns" else name): value for name, value in values.items()}
+        values = {
+            name: value for name in _FIELDS if (value := getattr(self, name)) != _DEFAULTS.get(name, self)
+        }
+        times = (self.first_token_ns or 0, *values.pop("token_times_ns"))
+        values["itl_ns"] = [later - earlier for earlier, later in pairwise(times)]
+        if len(self.chunk_tokens) == self.output_tokens:
+            del values["chunk_tokens"]
         return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 _FIELDS = tuple(f.name for f in fields(RequestRecord))
 _REQUIRED = tuple(f.name for f in fields(RequestRecord) if f.default is MISSING)
+_DEFAULTS = {f.name: f.default for f in fields(RequestRecord) if f.default is not MISSING}
 _LATER = tuple(name for name in _FIELDS if name not in _REQUIRED)
 _TUPLES = ("token_times_ns", "chunk_tokens", "censored_chunks", "user_stamped_chunks", "notes")
 
@@ -171,7 +176,8 @@ def _times(path: Path, number: int, first_token_ns: Any, gaps: Any) -> list[int]
 def _record(path: Path, number: int, line: bytes) -> RequestRecord:
     values = _object(path, number, line)
     if (gaps := values.pop("itl_ns", None)) is not None:
-        values["token_times_ns"] = _times(path, number, values.get("first_token_ns"), gaps)
+        values["token_times_ns"] = _times(path, number, first := values.get("first_token_ns"), gaps)
+        values.setdefault("chunk_tokens", (1,) * (len(gaps) + (first is not None)))
     if not set(_REQUIRED) <= set(values) <= set(_FIELDS):
         raise RecordError(
             f"{path} line {number}: must be an object with exactly {', '.join(_REQUIRED)}, and perhaps"
