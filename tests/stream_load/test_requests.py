@@ -74,7 +74,7 @@ class TestRequestRecord(unittest.TestCase):
     def test_a_record_of_before(self) -> None:
         """What a record of an older form does not say is unknown, not an error."""
         values = asdict(GOOD)
-        for name in ("load", "resent", "hidden_tokens", "notes"):
+        for name in ("resent", "hidden_tokens", "notes"):
             del values[name]
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "requests.jsonl"
