@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.records.requests import RequestRecord
-from inference_lab.stream_load.client.arrival_clock import ArrivalClock
 from inference_lab.stream_load.client.client import Client
-from inference_lab.stream_load.client.exchange import Attempt, Exchange, read_now
-from inference_lab.stream_load.client.response import Timeouts
-from inference_lab.stream_load.client.target import Target
+from inference_lab.stream_load.client.endpoint import Endpoint
+from inference_lab.stream_load.client.outcome import Attempt, request_record
+from inference_lab.stream_load.client.stream import Capture, Timeouts
+from inference_lab.stream_load.clock import ArrivalClock
 from inference_lab.stream_load.reference.scheduler import EngineSettings
 from inference_lab.stream_load.reference.server import ReferenceServer
 from tests.stream_load.quirks import MisbehavingServer
@@ -21,10 +21,10 @@ QUICK = EngineSettings(ttft_ms=2.0, itl_ms=1.0)
 STALL_TIMEOUTS = Timeouts(first_token_s=0.25, between_tokens_s=0.25)
 
 
-def record_of(exchange: Exchange, clock: str = "kernel") -> RequestRecord:
-    """The record of an exchange that was sent as soon as it was wanted."""
-    at_ns = exchange.sent_ns or 0
-    return read_now(Attempt("r0", 1, at_ns, at_ns, at_ns, exchange), clock=clock)
+def record_of(capture: Capture, clock: str = "kernel") -> RequestRecord:
+    """The record of a capture that was sent as soon as it was wanted."""
+    at_ns = capture.sent_ns or 0
+    return request_record(Attempt("r0", 1, at_ns, at_ns, at_ns, capture), clock=clock)
 
 
 def body(**extra: Any) -> bytes:
@@ -33,8 +33,8 @@ def body(**extra: Any) -> bytes:
     return json.dumps(asked | {"stream_options": {"include_usage": True}} | extra).encode()
 
 
-async def ask(client: Client, path: str = "/completions", request_id: str = "r0", **extra: Any) -> Exchange:
-    """The exchange of one request through this client."""
+async def ask(client: Client, path: str = "/completions", request_id: str = "r0", **extra: Any) -> Capture:
+    """The capture of one request through this client."""
     return await client.send(client.request(path, body(**extra), request_id))
 
 
@@ -51,7 +51,7 @@ async def serving(
     clock = ArrivalClock(kernel=kernel)
     try:
         async with ReferenceServer(QUICK, **settings) as server:
-            target = Target.parse(url or server.base_url)
+            target = Endpoint.parse(url or server.base_url)
             async with Client(target, clock=clock, timeouts=timeouts, api_key=api_key) as client:
                 yield server, client
     finally:

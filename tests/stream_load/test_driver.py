@@ -5,7 +5,8 @@ import unittest
 from typing import Any
 
 from inference_lab.records.requests import RequestRecord
-from inference_lab.stream_load.client.exchange import Attempt, Exchange
+from inference_lab.stream_load.client.outcome import Attempt
+from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.driver import Driver
 from inference_lab.stream_load.reference.scheduler import EngineSettings
 from inference_lab.stream_load.reference.simulation import (
@@ -33,13 +34,13 @@ class InProcess:
         """The body of a request."""
         return self.workload.body(index)
 
-    async def send(self, prepared: bytes, /) -> Exchange:
+    async def send(self, prepared: bytes, /) -> Capture:
         """What the in-process server answers."""
         self.now += 1
         self.peak = max(self.peak, self.now)
-        exchange = await self.server.send(prepared)
+        capture = await self.server.send(prepared)
         self.now -= 1
-        return exchange
+        return capture
 
 
 def drive(
@@ -70,7 +71,7 @@ def drive(
 
 def records(attempts: list[Attempt]) -> list[RequestRecord]:
     """What the exchanges of these attempts mean."""
-    return [record_of(attempt.exchange) for attempt in attempts]
+    return [record_of(attempt.capture) for attempt in attempts]
 
 
 class TestDriver(unittest.TestCase):
@@ -160,11 +161,11 @@ class Refusing:
         """Nothing to do."""
         return request_id
 
-    async def send(self, prepared: str, /) -> Exchange:
+    async def send(self, prepared: str, /) -> Capture:
         """The next status; `None` is no answer."""
-        exchange = Exchange(sent_ns=now_ns(), http_status=self.statuses.pop(0))
-        exchange.end("complete", now_ns())
-        return exchange
+        capture = Capture(sent_ns=now_ns(), http_status=self.statuses.pop(0))
+        capture.end("complete", now_ns())
+        return capture
 
 
 class TestRetries(unittest.TestCase):
@@ -187,7 +188,7 @@ class TestRetries(unittest.TestCase):
             await driver.run()
             return attempts
 
-        return [(a.attempt, a.exchange.http_status) for a in run_in_virtual_time(run)]
+        return [(a.attempt, a.capture.http_status) for a in run_in_virtual_time(run)]
 
     def test_off_by_default(self) -> None:
         """A refusal is final."""

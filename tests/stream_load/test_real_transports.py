@@ -19,10 +19,10 @@ from unittest import mock
 from inference_lab.errors import InputError
 from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.stream_load.cli import main
-from inference_lab.stream_load.client.arrival_clock import ArrivalClock
 from inference_lab.stream_load.client.client import Client
-from inference_lab.stream_load.client.event_loop import LOOP_NAME, run_in_event_loop
-from inference_lab.stream_load.client.target import Target
+from inference_lab.stream_load.client.endpoint import Endpoint
+from inference_lab.stream_load.clock import ArrivalClock
+from inference_lab.stream_load.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.stream_load.record_file import INFO
 from inference_lab.stream_load.servers.process import get
 from tests.stream_load.scripted import CLOSE, Actions, answer, scripted, stream
@@ -190,7 +190,7 @@ class TestReuse(TransportCase):
         with scripted(lambda _n, _m: [stream(), CLOSE]) as server, closing(ArrivalClock()) as clock:
 
             async def run() -> list[int]:
-                async with Client(Target.parse(server.url), clock=clock) as client:
+                async with Client(Endpoint.parse(server.url), clock=clock) as client:
                     again: list[int] = []
                     for number in range(3):
                         again.append((await client.send(client.request("/completions", b"{}", ""))).resent)
@@ -354,14 +354,14 @@ class TestWhatIsSent(TransportCase):
             "http://[::1/v1",
         ):
             with self.subTest(wrong), self.assertRaises(InputError) as refused:
-                Target.parse(wrong)
+                Endpoint.parse(wrong)
             self.assertNotIn(KEY, str(refused.exception))
         for name, value in (
             ("Authorization", KEY), ("api-key", KEY), ("X-Auth-Token", KEY), ("Cookie", KEY),
             ("Content-Length", "3"), ("a b", "c"), ("a", "b\r\nc: d"), ("", "x"),
         ):  # fmt: skip
             with self.subTest(name), self.assertRaises(InputError) as refused:
-                Target.parse("http://h/v1", headers={name: value})
+                Endpoint.parse("http://h/v1", headers={name: value})
             self.assertNotIn(KEY, str(refused.exception))
 
 

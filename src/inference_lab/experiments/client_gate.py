@@ -12,7 +12,7 @@ from typing import Any
 from inference_lab.errors import ConfigError
 from inference_lab.experiments.serving_run import BothSides, words
 from inference_lab.records.record import Measurement
-from inference_lab.stream_load.client.exchange import Attempt, read_now
+from inference_lab.stream_load.client.outcome import Attempt, request_record
 from inference_lab.stream_load.driver import Driver
 from inference_lab.stream_load.reference.scheduler import EngineSettings, Step
 from inference_lab.stream_load.reference.simulation import (
@@ -88,7 +88,7 @@ def simulate(name: str, fixed: Mapping[str, Any], sides: BothSides) -> None:
             return server.steps
 
     sides.steps += [{**cell, **step.row(step.ends_ns)} for step in run_in_virtual_time(run)]
-    sides.requests += [read_now(attempt, clock="user").line().decode().strip() for attempt in attempts]
+    sides.requests += [request_record(attempt, clock="user").line().decode().strip() for attempt in attempts]
     session = {"cell": cell, "concurrency": setup.concurrency, "schedule": schedule.process}
     sides.sessions += [{**session, "name": prefix} for prefix in prefixes]
 

@@ -13,8 +13,8 @@ from inference_lab.errors import InputError, LabError
 from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
 from inference_lab.records.requests import RequestRecord
-from inference_lab.stream_load.client.response import Timeouts
-from inference_lab.stream_load.client.target import KEY_HEADER, named_secret
+from inference_lab.stream_load.client.endpoint import KEY_HEADER, named_secret
+from inference_lab.stream_load.client.stream import Timeouts
 from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.session import PATHS, LoadOptions, LoadResult, load
 from inference_lab.stream_load.workload import Length, Workload

@@ -13,21 +13,22 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 from inference_lab.errors import InputError
-from inference_lab.stream_load.client.exchange import Attempt, Exchange
+from inference_lab.stream_load.client.outcome import Attempt
+from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.schedule import Schedule
 
 _RETRY_WAIT_S = 0.1
 
 
 class Transport(Protocol):
-    """What carries a request and brings back its exchange."""
+    """What carries a request and brings back its capture."""
 
     def prepare(self, index: int, request_id: str) -> Any:
         """Everything that can be done before request `index` is due."""
         ...
 
-    async def send(self, prepared: Any, /) -> Exchange:
-        """Send it and wait for its end; when cancelled, return the exchange as it is."""
+    async def send(self, prepared: Any, /) -> Capture:
+        """Send it and wait for its end; when cancelled, return the capture as it is."""
         ...
 
 
@@ -124,27 +125,27 @@ class Driver:
     ) -> None:
         scheduled_ns, arrival_ns = times
 
-        def ended(attempt: int, admitted_ns: int | None, exchange: Exchange) -> None:
+        def ended(attempt: int, admitted_ns: int | None, capture: Capture) -> None:
             times_ns = (scheduled_ns, arrival_ns, admitted_ns)
-            self._deliver(Attempt(request_id, attempt, *times_ns, exchange, load=self._name))
+            self._deliver(Attempt(request_id, attempt, *times_ns, capture, load=self._name))
 
         if not self._schedule.is_closed and not await self._wait(self._gate.acquire()):
-            exchange = Exchange()
-            exchange.end("cancelled", self._now_ns(), "cancelled at the gate")
-            ended(attempts + 1, None, exchange)
+            capture = Capture()
+            capture.end("cancelled", self._now_ns(), "cancelled at the gate")
+            ended(attempts + 1, None, capture)
             return
         admitted_ns = self._now_ns()
         self.in_flight += 1
         try:
             for attempt in range(attempts + 1, attempts + 2 + self._retries):
-                exchange = await self._transport.send(prepared)
+                capture = await self._transport.send(prepared)
                 wait_s = 0.0
-                if retries := _may_retry(exchange) and attempt <= attempts + self._retries:
-                    wait_s = max(_RETRY_WAIT_S * 2 ** (attempt - attempts - 1), _asked_wait_s(exchange))
+                if retries := _may_retry(capture) and attempt <= attempts + self._retries:
+                    wait_s = max(_RETRY_WAIT_S * 2 ** (attempt - attempts - 1), _asked_wait_s(capture))
                     retries = (self._now_ns() - admitted_ns) / 1e9 + wait_s <= self._retry_within_s
                     if not retries:
-                        exchange.notes.append(f"no retry: its wait of {wait_s:g} s ends after the time-out")
-                ended(attempt, admitted_ns, exchange)
+                        capture.notes.append(f"no retry: its wait of {wait_s:g} s ends after the time-out")
+                ended(attempt, admitted_ns, capture)
                 if not retries:
                     return
                 if not await self._wait(asyncio.sleep(wait_s)):
@@ -168,23 +169,23 @@ class Driver:
         return True
 
 
-def _may_retry(exchange: Exchange) -> bool:
+def _may_retry(capture: Capture) -> bool:
     """Whether the server did nothing for this request, and may yet."""
-    if exchange.ended == "cancelled":
+    if capture.ended == "cancelled":
         return False
-    return exchange.http_status is None or exchange.http_status in (429, 500, 502, 503, 504)
+    return capture.http_status is None or capture.http_status in (429, 500, 502, 503, 504)
 
 
-def _asked_wait_s(exchange: Exchange) -> float:
+def _asked_wait_s(capture: Capture) -> float:
     """How long the server asks to wait (Retry-After: seconds or a date); 0 where it asks nothing.
 
-    What cannot be read is a note of the exchange.
+    What cannot be read is a note of the capture.
     """
-    asked = exchange.headers.get("retry-after", "").strip()
+    asked = capture.headers.get("retry-after", "").strip()
     if not asked or re.fullmatch(r"[0-9]+(\.[0-9]*)?", asked):
         return float(asked or 0)
     try:
         return (parsedate_to_datetime(asked) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError, OverflowError):  # no date, or one without a zone
-        exchange.notes.append(f"Retry-After cannot be read: {asked}")
+        capture.notes.append(f"Retry-After cannot be read: {asked}")
         return 0.0

@@ -23,15 +23,14 @@ from typing import Any
 from inference_lab.errors import InputError, RecordError
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.store import load_record
-from inference_lab.stream_load.client.alarm import Alarm
-from inference_lab.stream_load.client.arrival_clock import ArrivalClock
-from inference_lab.stream_load.client.channel import tls_context
 from inference_lab.stream_load.client.client import Client
-from inference_lab.stream_load.client.event_loop import LOOP_NAME, run_in_event_loop
-from inference_lab.stream_load.client.exchange import Attempt, read_now
-from inference_lab.stream_load.client.response import Timeouts
-from inference_lab.stream_load.client.target import KEY_HEADER, Target
+from inference_lab.stream_load.client.endpoint import KEY_HEADER, Endpoint
+from inference_lab.stream_load.client.outcome import Attempt, request_record
+from inference_lab.stream_load.client.stream import Timeouts
+from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
+from inference_lab.stream_load.connection import tls_context
 from inference_lab.stream_load.driver import Driver
+from inference_lab.stream_load.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.stream_load.progress import Snapshot, say, show_progress
 from inference_lab.stream_load.record_file import INFO, MANIFEST, RecordFile
 from inference_lab.stream_load.schedule import Schedule
@@ -83,9 +82,9 @@ class LoadOptions:
             raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
 
     @property
-    def target(self) -> Target:
+    def target(self) -> Endpoint:
         """Where the server is."""
-        return Target.parse(
+        return Endpoint.parse(
             self.base_url,
             headers=self.headers,
             unix_socket=self.unix_socket,
@@ -150,7 +149,7 @@ class _Session:
             digest = sha256_file(options.ca_file) if options.ca_file else None
             session["tls"] = {"certificate_checked": not options.insecure, "ca_sha256": digest}
         is_kernel = options.kernel_stamps and target.is_plain_tcp
-        with closing(ArrivalClock(kernel=is_kernel)) as clock, closing(Alarm()) as alarm:
+        with closing(ArrivalClock(kernel=is_kernel)) as clock, closing(PreciseTimer()) as alarm:
             client = Client(
                 target,
                 clock=clock,
@@ -179,7 +178,7 @@ class _Session:
         self._info["counts"] = dict(sorted(self.counts.items()))
         write_json(self._file.folder / INFO, self._info)
 
-    async def _drive(self, client: Client, alarm: Alarm, *, show: bool) -> bool:
+    async def _drive(self, client: Client, alarm: PreciseTimer, *, show: bool) -> bool:
         """Send every request and write what became of it; whether an interrupt cut that short."""
         options = self._options
         workload = options.workload
@@ -232,7 +231,7 @@ class _Session:
         """Write the line of an attempt as it ends, before anything follows from its end."""
         if self._failure is not None:
             return  # after a line that was not written whole there must be no other
-        record = read_now(attempt, clock=client.clock_name, redact=client.redact)
+        record = request_record(attempt, clock=client.clock_name, redact=client.redact)
         try:
             self._file.append(record)
         except RecordError as error:

@@ -5,7 +5,7 @@ import unittest
 from contextlib import closing
 from time import monotonic_ns
 
-from inference_lab.stream_load.client.alarm import Alarm
+from inference_lab.stream_load.clock import PreciseTimer
 
 
 class TestAlarm(unittest.TestCase):
@@ -15,7 +15,7 @@ class TestAlarm(unittest.TestCase):
         """It returns at or after each of a row of deadlines."""
 
         async def run() -> None:
-            with closing(Alarm()) as alarm:
+            with closing(PreciseTimer()) as alarm:
                 deadline_ns = monotonic_ns()
                 for _ in range(20):
                     deadline_ns += 700_000
@@ -30,7 +30,7 @@ class TestAlarm(unittest.TestCase):
         async def run() -> None:
             turns: list[int] = []
             asyncio.get_running_loop().call_soon(turns.append, 1)
-            with closing(Alarm()) as alarm:
+            with closing(PreciseTimer()) as alarm:
                 await alarm.sleep_until(monotonic_ns() - 1)
             self.assertEqual(turns, [1])
 
@@ -40,7 +40,7 @@ class TestAlarm(unittest.TestCase):
         """After a sleep was cancelled, the next one still ends at its own time."""
 
         async def run() -> None:
-            with closing(Alarm()) as alarm:
+            with closing(PreciseTimer()) as alarm:
                 sleeper = asyncio.create_task(alarm.sleep_until(monotonic_ns() + 10**12))
                 await asyncio.sleep(0)
                 sleeper.cancel()

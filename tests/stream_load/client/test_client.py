@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.stream_load.client.response import Timeouts
-from inference_lab.stream_load.client.target import Target
+from inference_lab.stream_load.client.endpoint import Endpoint
+from inference_lab.stream_load.client.stream import Timeouts
 from tests.stream_load.quirks import MANNERS
 from tests.stream_load.support import STALL_TIMEOUTS, ask, ask_once, misbehaving, record_of, serving
 
@@ -240,5 +240,5 @@ class TestConnections(unittest.TestCase):
 
     def test_base_urls(self) -> None:
         """A base URL is a scheme, a host and a path; what is refused stands in test_real_transports."""
-        self.assertEqual(Target.parse("https://h/v1/"), Target("https", "h", 443, "/v1"))
-        self.assertEqual(Target.parse("http://[::1]:8000/v1").host, "::1")
+        self.assertEqual(Endpoint.parse("https://h/v1/"), Endpoint("https", "h", 443, "/v1"))
+        self.assertEqual(Endpoint.parse("http://[::1]:8000/v1").host, "::1")

@@ -16,14 +16,14 @@ from unittest import mock
 from prometheus_client.parser import text_string_to_metric_families
 
 from inference_lab.stream_load.client.client import Client
-from inference_lab.stream_load.client.exchange import Exchange
+from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.reference import server as reference_server
 from inference_lab.stream_load.reference.scheduler import EngineSettings
 from inference_lab.stream_load.reference.server import ReferenceServer
 from tests.stream_load.support import QUICK, ask, body, record_of, serving
 
 
-async def get(client: Client, url: str, page: str, keep_body_bytes: int = 4096) -> Exchange:
+async def get(client: Client, url: str, page: str, keep_body_bytes: int = 4096) -> Capture:
     """The answer to a GET."""
     host = url.split("/")[2]
     request = f"GET {page} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
@@ -143,7 +143,7 @@ class TestReferenceServer(unittest.TestCase):
             async def run() -> None:
                 async with serving(truth=truth) as (_, client):
                     asked = (ask(client, request_id=f"r{i}", max_tokens=20) for i in range(3))
-                    statuses = [record_of(exchange).status for exchange in await asyncio.gather(*asked)]
+                    statuses = [record_of(capture).status for capture in await asyncio.gather(*asked)]
                     self.assertEqual(statuses, ["ok"] * 3)
 
             asyncio.run(run())

@@ -14,12 +14,12 @@ from time import monotonic_ns
 from typing import Any
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.stream_load.client.arrival_clock import ArrivalClock
-from inference_lab.stream_load.client.channel import Channel, Inbox, TlsChannel, connect, tls_context
-from inference_lab.stream_load.client.exchange import Exchange, answer_text
+from inference_lab.stream_load.client.endpoint import Endpoint
+from inference_lab.stream_load.client.outcome import answer_text
 from inference_lab.stream_load.client.redaction import redacting
-from inference_lab.stream_load.client.response import Response, Timeouts
-from inference_lab.stream_load.client.target import Target
+from inference_lab.stream_load.client.stream import Capture, Response, Timeouts
+from inference_lab.stream_load.clock import ArrivalClock
+from inference_lab.stream_load.connection import Channel, SocketReader, TlsChannel, connect, tls_context
 
 _IDLE_NS = 3_000_000_000  # servers close idle connections after 5 s or more: do not race with them
 
@@ -48,7 +48,7 @@ class _Connection:
         """The peer or the network ended the connection.
 
         A kept one that ends before any byte of an answer was at its end when the request went: servers close
-        idle connections when they like. The response is withdrawn then, and its exchange has no end.
+        idle connections when they like. The response is withdrawn then, and its capture has no end.
         """
         self.is_open = False
         if self.response is None:
@@ -63,7 +63,7 @@ class _Connection:
         self.response = response
 
         def sent(at_ns: int) -> None:
-            response.exchange.sent_ns = at_ns
+            response.capture.sent_ns = at_ns
 
         if self.channel is not None:
             self.channel.send(request, sent)
@@ -89,7 +89,7 @@ class Client:
 
     def __init__(
         self,
-        target: Target,
+        target: Endpoint,
         *,
         clock: ArrivalClock,
         timeouts: Timeouts | None = None,
@@ -112,7 +112,7 @@ class Client:
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Client":
-        self._inbox = Inbox(self._clock)
+        self._inbox = SocketReader(self._clock)
         self.read = self._inbox.read
         self._watch = asyncio.create_task(self._watch_timeouts())
         return self
@@ -136,7 +136,7 @@ class Client:
     @property
     def live_events(self) -> int:
         """How many events the running streams have brought so far."""
-        return sum(len(response.exchange.payloads) for response in self._live)
+        return sum(len(response.capture.payloads) for response in self._live)
 
     def request(self, path: str, body: bytes, request_id: str) -> bytes:
         """The bytes of a POST, ready to be sent."""
@@ -235,40 +235,40 @@ class Client:
             connection.close()
         return await self._open()
 
-    async def send(self, request: bytes, *, keep_body_bytes: int = 4096) -> Exchange:
-        """Send prepared bytes and return what became of them; a cancelled exchange is returned, too.
+    async def send(self, request: bytes, *, keep_body_bytes: int = 4096) -> Capture:
+        """Send prepared bytes and return what became of them; a cancelled capture is returned, too.
 
         A request whose kept connection ended before any byte of an answer goes once more over a new one.
         """
-        exchange = Exchange(request)
+        capture = Capture(request)
         connection: _Connection | None = None
         response: Response | None = None
         try:
             connection = await self._take()
             while True:
-                response = Response(exchange, keep_body_bytes)
+                response = Response(capture, keep_body_bytes)
                 self._live.add(response)
                 connection.start(request, response)
                 await response.finished
-                if exchange.ended is not None:
+                if capture.ended is not None:
                     break
                 self._live.discard(response)
-                exchange.resent += 1
-                exchange.sent_ns = None
+                capture.resent += 1
+                capture.sent_ns = None
                 self.resent += 1
                 connection.close()
                 connection = response = None
                 connection = await self._open()
         except OSError as error:
-            exchange.end("connect", monotonic_ns(), self._why(error))
+            capture.end("connect", monotonic_ns(), self._why(error))
         except asyncio.CancelledError:
-            exchange.end("cancelled", monotonic_ns(), "cancelled")
+            capture.end("cancelled", monotonic_ns(), "cancelled")
         finally:
             if response is not None:
                 self._live.discard(response)
             if connection is not None:
                 self._give_back(connection, response)
-        return exchange
+        return capture
 
     def _give_back(self, connection: _Connection, response: Response | None) -> None:
         connection.response = None
@@ -278,7 +278,7 @@ class Client:
             self._ready.append(connection)
         else:
             connection.close()
-            if response is not None and response.exchange.ended in ("complete", "closed"):
+            if response is not None and response.capture.ended in ("complete", "closed"):
                 self._open_ahead()  # this server keeps no connection: have the next one ready
 
     async def _watch_timeouts(self) -> None:
@@ -297,14 +297,14 @@ class Client:
         """The first model the server lists; raises MeasurementRefused when it lists none."""
         where = f"{self._target.scheme}://{self._target.host}:{self._target.port}{self._target.prefix}/models"
         request = self._target.request("GET", "/models", key=self._api_key)
-        exchange = await self.send(request, keep_body_bytes=1 << 22)
+        capture = await self.send(request, keep_body_bytes=1 << 22)
         way_out = "start the server, correct --base-url, or name --model"
-        if exchange.http_status is None:
-            raise MeasurementRefused(f"{where}: no answer ({exchange.detail}); {way_out}")
-        answer = f"{where}: HTTP {exchange.http_status}"
-        if not 200 <= exchange.http_status < 300:
-            raise MeasurementRefused(self.redact(f"{answer}: {answer_text(exchange)}; {way_out}"))
+        if capture.http_status is None:
+            raise MeasurementRefused(f"{where}: no answer ({capture.detail}); {way_out}")
+        answer = f"{where}: HTTP {capture.http_status}"
+        if not 200 <= capture.http_status < 300:
+            raise MeasurementRefused(self.redact(f"{answer}: {answer_text(capture)}; {way_out}"))
         try:
-            return str(json.loads(exchange.body_start)["data"][0]["id"])
+            return str(json.loads(capture.body_start)["data"][0]["id"])
         except (ValueError, LookupError, TypeError, RecursionError):
             raise MeasurementRefused(f"{answer} lists no model; {way_out}") from None

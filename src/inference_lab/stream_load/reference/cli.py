@@ -11,7 +11,7 @@ from pathlib import Path
 from inference_lab.errors import LabError
 from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
-from inference_lab.stream_load.client.event_loop import run_in_event_loop
+from inference_lab.stream_load.event_loop import run_in_event_loop
 from inference_lab.stream_load.reference.scheduler import EngineSettings
 from inference_lab.stream_load.reference.server import ReferenceServer
 

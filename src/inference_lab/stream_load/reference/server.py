@@ -25,9 +25,8 @@ from time import monotonic_ns
 from typing import Any
 
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
-from inference_lab.stream_load.client.alarm import Alarm
-from inference_lab.stream_load.client.arrival_clock import ArrivalClock
-from inference_lab.stream_load.client.channel import Channel, Inbox
+from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
+from inference_lab.stream_load.connection import Channel, SocketReader
 from inference_lab.stream_load.reference.completion import AnswerWriter, Asked, asked_in
 from inference_lab.stream_load.reference.metrics import Exposition
 from inference_lab.stream_load.reference.request_reader import Request, RequestReader
@@ -96,7 +95,7 @@ class _Peer:
         self._reader = RequestReader()
         self._is_answering = False
         self.stream: _Stream | None = None
-        self._channel: Channel | None = Channel(sock, server.inbox, self._receive, self._lose)
+        self._channel: Channel | None = Channel(sock, server.reader, self._receive, self._lose)
 
     def _receive(self, data: bytes, at_ns: int, _: int | None) -> None:
         self._reader.feed(data, at_ns)
@@ -219,9 +218,9 @@ class ReferenceServer:
         port = self._listener.getsockname()[1]
         self.base_url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
         self.clock = ArrivalClock()
-        self.inbox = Inbox(self.clock)
+        self.reader = SocketReader(self.clock)
         self.clock.enable(self._listener)  # accepted sockets inherit it
-        self._alarm = Alarm()
+        self._alarm = PreciseTimer()
         self._listen()
         engine = run_engine(
             self._scheduler,
@@ -243,7 +242,7 @@ class ReferenceServer:
             if peer.stream is not None:
                 peer.stream.finish("server stopped")
             peer.close()
-        self.inbox.close()
+        self.reader.close()
         self.clock.close()
         try:
             with contextlib.suppress(asyncio.CancelledError):

@@ -9,7 +9,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from inference_lab.stream_load.client.exchange import Exchange
+from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.reference.completion import asked_in
 from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
 
@@ -85,19 +85,19 @@ class InProcessServer:
         self._work.clear()
         await self._work.wait()
 
-    async def send(self, body: bytes) -> Exchange:
+    async def send(self, body: bytes) -> Capture:
         """What a client would see of the completion request with this JSON body, in virtual time."""
         asked = asked_in(body, is_chat=False)
-        exchange = Exchange(sent_ns=now_ns(), http_status=200)
+        capture = Capture(sent_ns=now_ns(), http_status=200)
         over = asyncio.Event()
 
         def emit(number: int) -> None:
             last = number == job.output_tokens
             choice = {"text": " t", "finish_reason": "length" if last else None}
-            exchange.payloads.append(json.dumps({"choices": [choice]}).encode())
-            exchange.stamp(now_ns(), 0)
+            capture.payloads.append(json.dumps({"choices": [choice]}).encode())
+            capture.stamp(now_ns(), 0)
             if last:
-                exchange.end("complete", now_ns())
+                capture.end("complete", now_ns())
                 over.set()
 
         job = Job(asked.prompt_tokens, asked.output_tokens, emit)
@@ -107,5 +107,5 @@ class InProcessServer:
             await over.wait()
         except asyncio.CancelledError:
             job.is_aborted = True
-            exchange.end("cancelled", now_ns(), "cancelled")
-        return exchange
+            capture.end("cancelled", now_ns(), "cancelled")
+        return capture

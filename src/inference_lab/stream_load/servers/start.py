@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, MeasurementRefused
-from inference_lab.stream_load.client.target import Target
+from inference_lab.stream_load.client.endpoint import Endpoint
 from inference_lab.stream_load.reference import cli as reference_cli
 from inference_lab.stream_load.servers.process import (
     STEP_COLUMNS,
@@ -94,7 +94,7 @@ def _reference_step(line: Mapping[str, Any]) -> dict[str, Any]:
 def _external(settings: Mapping[str, Any], _: Path) -> Generator[Server]:
     refuse_unknown("external", settings, _IGNORED | {*_REFERENCE, "base_url"})
     url = settings.get("base_url", "")
-    Target.parse(url)
+    Endpoint.parse(url)
     facts = {
         "kind": "external",
         "version": version(url),

@@ -16,7 +16,7 @@ _FRAMING = frozenset({"connection", "content-length", "transfer-encoding", "x-re
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Endpoint:
     """Where the server is, read from a base URL such as http://127.0.0.1:8000/v1.
 
     `query` goes behind every path; `headers` go with every request, in place of our own of that name. With
@@ -41,7 +41,7 @@ class Target:
         headers: Mapping[str, str] | None = None,
         unix_socket: Path | None = None,
         key_header: str = KEY_HEADER,
-    ) -> "Target":
+    ) -> "Endpoint":
         """The target of a base URL; raises InputError naming what is wrong with it.
 
         Refused are secrets, which records would keep: a user or password, a key in the query or in a header.

@@ -8,8 +8,8 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_lab.stream_load.client import response
-from inference_lab.stream_load.client.exchange import Exchange
+from inference_lab.stream_load.client import stream
+from inference_lab.stream_load.client.stream import Capture
 
 _HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -31,12 +31,12 @@ def outcome(reads: list[bytes]) -> dict[str, Any]:
     """Everything that a response knows after these reads, the first of which begins with the head."""
 
     async def run() -> dict[str, Any]:
-        exchange = Exchange(sent_ns=1)
-        taken = response.Response(exchange, 4096)
+        capture = Capture(sent_ns=1)
+        taken = stream.Response(capture, 4096)
         for number, data in enumerate(reads):
             taken.receive(data, 10 * number, number)
-        taken.expire(10**12, response.Timeouts())
-        values = {name: getattr(exchange, name) for name in Exchange.__slots__}
+        taken.expire(10**12, stream.Timeouts())
+        values = {name: getattr(capture, name) for name in Capture.__slots__}
         return values | {"reusable": taken.reusable, "finished": taken.finished.done()}
 
     return asyncio.run(run())
@@ -52,17 +52,17 @@ class TestResponse(unittest.TestCase):
         st.integers(0, 60),
     )
     def test_same_as_parser_and_scanner(self, first: list[bytes], more: list[bytes], cut: int) -> None:
-        """Whatever is read, whole events, parts or nonsense, the exchange is what the parser makes of it."""
+        """Whatever is read, whole events, parts or nonsense, the capture is what the parser makes of it."""
         reads = [_HEAD, *first, *more]
         data = reads.pop()
         reads += [part for part in (data[:cut], data[cut:]) if part]
         short = outcome(reads)
-        with mock.patch.object(response, "_whole_event", return_value=None):
+        with mock.patch.object(stream, "_whole_event", return_value=None):
             self.assertEqual(short, outcome(reads))
 
     def test_the_short_way_is_taken(self) -> None:
         """After the first event, a read of one whole event reaches neither parser nor scanner."""
-        whole = response.Response.on_body
-        with mock.patch.object(response.Response, "on_body", autospec=True, side_effect=whole) as on_body:
+        whole = stream.Response.on_body
+        with mock.patch.object(stream.Response, "on_body", autospec=True, side_effect=whole) as on_body:
             made = outcome([_HEAD, *_WHOLE[:1] * 5])
         self.assertEqual((len(made["payloads"]), on_body.call_count), (5, 1))

@@ -4,8 +4,8 @@ import asyncio
 import socket
 import unittest
 
-from inference_lab.stream_load.client.arrival_clock import ArrivalClock
-from inference_lab.stream_load.client.channel import Channel, Inbox
+from inference_lab.stream_load.clock import ArrivalClock
+from inference_lab.stream_load.connection import Channel, SocketReader
 
 _MEGABYTE = 1 << 20
 
@@ -21,10 +21,10 @@ class TestChannel(unittest.TestCase):
             here.setblocking(False)
             there.setblocking(False)
             clock = ArrivalClock(kernel=False)
-            inbox = Inbox(clock)
+            reader = SocketReader(clock)
             ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             sent: list[int] = []
-            channel = Channel(here, inbox, lambda *_: None, ended.set_result)
+            channel = Channel(here, reader, lambda *_: None, ended.set_result)
             data = bytes(range(256)) * (4 * _MEGABYTE // 256)
             channel.send(data[: 3 * _MEGABYTE], sent.append)
             channel.send(data[3 * _MEGABYTE :], sent.append)
@@ -39,7 +39,7 @@ class TestChannel(unittest.TestCase):
             self.assertEqual(await ended, "closed")
             channel.send(b"too late")
             channel.close()  # a second end would be an error of the future
-            inbox.close()
+            reader.close()
             clock.close()
 
         asyncio.run(run())
@@ -49,17 +49,17 @@ class TestChannel(unittest.TestCase):
 
         async def run() -> None:
             clock = ArrivalClock()
-            inbox = Inbox(clock)
+            reader = SocketReader(clock)
             ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 here = socket.create_connection(listener.getsockname())
                 there, _ = listener.accept()
             here.setblocking(False)
             there.setblocking(False)
-            Channel(here, inbox, lambda *_: None, ended.set_result)
-            Channel(there, inbox, lambda *_: None, ended.set_result).close(reset=True)
+            Channel(here, reader, lambda *_: None, ended.set_result)
+            Channel(there, reader, lambda *_: None, ended.set_result).close(reset=True)
             self.assertEqual(await ended, "Connection reset by peer")
-            inbox.close()
+            reader.close()
             clock.close()
 
         asyncio.run(run())

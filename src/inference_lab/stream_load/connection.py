@@ -17,7 +17,7 @@ from time import monotonic_ns
 from typing import Any, cast
 
 from inference_lab.errors import InputError
-from inference_lab.stream_load.client.arrival_clock import ANCILLARY_BYTES, Ancillary, ArrivalClock
+from inference_lab.stream_load.clock import ANCILLARY_BYTES, Ancillary, ArrivalClock
 
 _READ_BYTES = 1 << 16
 _SLICE_NS = 200_000  # of interpreting, before timers and requests to be sent have their turn
@@ -29,7 +29,7 @@ Lost = Callable[[str], None]
 """Takes "closed" (the peer ended its side) or the error that broke the connection."""
 
 
-class Inbox:
+class SocketReader:
     """Reads the channels of one event loop: first all that have bytes, each stamped, then what they mean.
 
     So the time of a read never waits for the interpretation of another. One selector for all channels:
@@ -115,16 +115,16 @@ class Channel:
 
     __slots__ = ("_inbox", "_is_open", "_lost", "_pending", "_received", "_sent", "_sock", "end_reason")
 
-    def __init__(self, sock: socket.socket, inbox: Inbox, received: Received, lost: Lost) -> None:
+    def __init__(self, sock: socket.socket, reader: SocketReader, received: Received, lost: Lost) -> None:
         self._sock = sock
-        self._inbox = inbox
+        self._inbox = reader
         self._received = received
         self._lost = lost
         self._pending = memoryview(b"")
         self._sent: Callable[[int], None] | None = None
         self._is_open = True
         self.end_reason = "closed"
-        inbox.add(sock, self)
+        reader.add(sock, self)
 
     def take(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
         """Hand on what was read; no bytes are the end."""
@@ -253,7 +253,7 @@ def tls_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.S
 
 async def connect(
     address: tuple[socket.AddressFamily, Any],
-    inbox: Inbox,
+    reader: SocketReader,
     received: Received,
     lost: Lost,
     *,
@@ -269,10 +269,10 @@ async def connect(
         if family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is None:
-            inbox.clock.enable(sock)
+            reader.clock.enable(sock)
         await loop.sock_connect(sock, where)
         if tls is None:
-            return Channel(sock, inbox, received, lost)
+            return Channel(sock, reader, received, lost)
         _, channel = await loop.create_connection(
             lambda: TlsChannel(received, lost), sock=sock, ssl=tls, server_hostname=server_name
         )

@@ -3,7 +3,7 @@
 import struct
 import unittest
 
-from inference_lab.stream_load.client.arrival_clock import ArrivalClock
+from inference_lab.stream_load.clock import ArrivalClock
 
 MS = 1_000_000
 
