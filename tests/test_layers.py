@@ -97,12 +97,12 @@ class LayersTest(unittest.TestCase):
                 self.assertEqual(not_loaded.intersection(run.stdout.split()), set())
 
     def test_planning_meets_records_alone(self) -> None:
-        """The Snakefile and its rules import records, errors and the closing table, nothing else of ours."""
+        """The Snakefile and its rules import config, records and errors, nothing else of ours."""
         imports = re.compile(r"^\s*(?:from|import)\s+(inference_lab[\w.]*)", re.MULTILINE)
         for path in (ROOT / "Snakefile", *(ROOT / "workflow/rules").glob("*.smk")):
             with self.subTest(path.name):
                 for module in imports.findall(path.read_text()):
-                    self.assertRegex(module, r"^inference_lab\.(errors|records|commands$)(\.|$)")
+                    self.assertRegex(module, r"^inference_lab\.(errors|config|records|commands$)(\.|$)")
 
 
 if __name__ == "__main__":

@@ -37,3 +37,11 @@ def printable(text: str) -> str:
         letter if letter.isprintable() or letter in "\n\t" else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def unread(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file gave no text, in words: no number of the system's and no offset."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    what = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+    return f"cannot be read ({what})"

@@ -14,8 +14,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 from yaml.constructor import ConstructorError
 
-from inference_lab.errors import ConfigError
-from inference_lab.records.files import unread
+from inference_lab.errors import ConfigError, unread
 
 SCHEMA_FILE = Path("workflow/schemas/config.schema.yaml")
 

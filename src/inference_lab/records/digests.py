@@ -20,16 +20,21 @@ from typing import Any, NamedTuple
 from packaging.requirements import Requirement
 
 from inference_lab import errors
-from inference_lab.errors import ConfigError
-from inference_lab.records.files import sha256_file, sha256_value, unread
+from inference_lab.errors import ConfigError, unread
+from inference_lab.records.files import sha256_file, sha256_value
 
 PACKAGE = "inference_lab"
 SOURCE_ROOT = "src"
 PINS_FILE = "pyproject.toml"
 
-# Left out of every closure: `errors` and `records`, for which the record's schema number stands, and what
-# a person sees while a load runs.
-_LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records", f"{PACKAGE}.stream_load.progress")
+# Left out of every closure: `errors`; `records`, for which the record's schema number stands; `config`, which
+# admits sections whose values are in the receipt; and what a person sees while a load runs.
+_LEFT_OUT = (
+    f"{PACKAGE}.errors",
+    f"{PACKAGE}.records",
+    f"{PACKAGE}.config",
+    f"{PACKAGE}.stream_load.progress",
+)
 _DISTRIBUTION_OF = {"yaml": "pyyaml"}
 _IGNORED_FIELDS = frozenset({"kind", "type_comment", "returns", "annotation"})
 # In a class body an annotation makes a field; of what it says, these alone decide anything.

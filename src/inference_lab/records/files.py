@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from inference_lab.errors import RecordError
+from inference_lab.errors import RecordError, unread
 
 _MADE_HERE = ("results", "docs")  # where a killed run can leave a temporary
 
@@ -31,14 +31,6 @@ def canonical(value: object) -> str:
 def sha256_value(value: object) -> str:
     """sha256 of a value's canonical JSON."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()
-
-
-def unread(error: OSError | UnicodeDecodeError) -> str:
-    """Why a file gave no text, in words: no number of the system's and no offset."""
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    what = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-    return f"cannot be read ({what})"
 
 
 def read_text(path: Path, way_out: str) -> str:

@@ -20,9 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from inference_lab.errors import MeasurementRefused
+from inference_lab.errors import MeasurementRefused, unread
 from inference_lab.records.digests import PACKAGE, PINS_FILE, SOURCE_ROOT
-from inference_lab.records.files import unread
 
 # uv and virtualenv write it into an environment, and no RECORD lists it.
 _OF_THE_ENVIRONMENT = {"_virtualenv"}

@@ -1,0 +1,354 @@
+"""What `measure:` of an experiment may say: one class per kind of experiment, each key described.
+
+    section = read_measure(json, "config.yaml: experiments.m1")     # or the conditions of a manifest
+    section.by, section.rounds, section.fixed.seed                  # each key is an attribute
+    section.axis, section.values                                    # "batch_size", [1, 2, 4, 8]
+    [section.fixed.having(section.axis, value) for value in section.values]    # conditions of each cell
+    section.given()                                                 # JSON again: what was written
+
+Functions take the class they need: `def measure(section: Sweep, ...)`; `judge:` is config.judge's `Judge`.
+A key that may be left out has a default that says so: 0, "", {} or None. In `fixed`, a condition is either
+varied or given; the varied one is None there until `having` sets it.
+
+A new kind of experiment: its class here and its name in `Measure`, src/inference_lab/experiments/KIND.py, its
+section in config.yaml, its prediction. No receipt names this file: what is allowed decides no number, and
+the values of a section are in its receipts.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, model_validator
+
+from inference_lab.config.closed import (
+    Closed,
+    Count,
+    Natural,
+    NotNegative,
+    Once,
+    Positive,
+    Some,
+    checked,
+    fault,
+    matching,
+    one_of,
+)
+
+Counts = Annotated[list[Count], Some, Once]
+Numbers = Annotated[list[Positive], Some, Once]
+UNUSED: Any = None  # what `vary` holds under every other axis
+VARIED: Any = None  # what `fixed` holds under the name of the axis
+
+
+class Vary(Closed, frozen=True):
+    """Exactly one axis and its values: one unknown at a time."""
+
+    @classmethod
+    def check_keys(cls, value: Mapping[Any, object]) -> None:
+        """Refuse no axis and a second one."""
+        super().check_keys(value)
+        if not value:
+            raise fault(f"is empty; name one of {', '.join(cls.model_fields)}")
+        if len(value) > 1:
+            axes = ", ".join(value)
+            raise fault(f"varies {axes}: one unknown at a time; make another experiment of the second")
+
+
+class Fixed(Closed, frozen=True):
+    """Every condition that is not varied."""
+
+
+class Section(Closed, frozen=True):
+    """What each kind of experiment has: a module that measures it, one varied axis, all else fixed."""
+
+    by: str = Field(description="module in src/inference_lab/experiments that measures it")
+    vary: Vary = Field(description="the one axis and its values")
+    fixed: Fixed = Field(description="every other condition")
+
+    @property
+    def axis(self) -> str:
+        """The name of what is varied."""
+        return next(iter(self.vary.model_fields_set))
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of what is varied, in their order."""
+        return getattr(self.vary, self.axis)
+
+    @model_validator(mode="after")
+    def _varied_or_fixed(self) -> "Section":
+        if self.axis in self.fixed.model_fields_set | self.model_fields_set:
+            raise fault(f"{self.axis} is both varied and fixed; take it out of one")
+        for name, value in self.fixed:
+            if value is VARIED and name != self.axis:
+                raise fault(f"fixed: key {name!r} is missing; it is neither varied nor fixed")
+        return self
+
+
+class Quiet(Section, frozen=True):
+    """A measurement that waits for a quiet machine."""
+
+    quiet_cores: Positive = Field(description="quiet: others use fewer cores than this")
+    quiet_wait_s: NotNegative = Field(
+        description="seconds to wait for that; then it measures anyway, flagged"
+    )
+
+
+class OneHead(Fixed, frozen=True):
+    """Inputs of single-head attention."""
+
+    batch_size: Count = Field(default=VARIED, description="B, sequences")
+    sequence_length: Count = Field(default=VARIED, description="T, tokens")
+    d_model: Count = Field(description="C, width of the model")
+    dtype: Literal["float32", "float64"] = Field(description="of inputs and weights")
+    seed: Natural = Field(description="of inputs, weights and order")
+
+
+class Heads(OneHead, frozen=True):
+    """Inputs of multi-head attention."""
+
+    num_heads: Count = Field(description="H, query heads")
+    num_kv_heads: Count = Field(default=VARIED, description="G, key/value heads")
+    decode_steps: Count = Field(
+        default=0, description="tokens that one timed call decodes after sequence_length cached ones; 0: none"
+    )
+
+
+class Timed(Quiet, frozen=True):
+    """Calls timed against each other, in fresh processes, one after another."""
+
+    fixed: OneHead
+    paths: Annotated[list[str], Some, Once] = Field(description="what is compared, on the same inputs")
+    baseline: str = Field(description="the path that ratios are taken to")
+    replica: bool = Field(description="time the baseline twice in every round (A/A)")
+    blas_threads: Count = Field(description="threads of BLAS, set before each process starts and verified")
+    processes: Count = Field(description="fresh processes, one after another")
+    rounds: Count = Field(description="rounds per process: each times every cell once, in shuffled order")
+    warmups: Natural = Field(description="calls of each cell before the first round, kept in controls.csv")
+
+    @model_validator(mode="after")
+    def _baseline_is_a_path(self) -> "Timed":
+        if self.baseline not in self.paths:
+            raise fault(f"baseline is {self.baseline!r}, must be one of paths: {', '.join(self.paths)}")
+        return self
+
+
+class BatchOrLength(Vary, frozen=True):
+    """Axes of single-head attention."""
+
+    batch_size: Counts = UNUSED
+    sequence_length: Counts = UNUSED
+
+
+DecodePath = Annotated[str, one_of("no_cache", "no_cache_last_query", "dynamic", "preallocated")]
+
+
+class DecodePaths(Timed, frozen=True):
+    """Single-head decode paths."""
+
+    by: Literal["decode_paths"]
+    vary: BatchOrLength
+    paths: Annotated[list[DecodePath], Some, Once]
+
+
+class Threads(Timed, frozen=True):
+    """The same paths under several numbers of BLAS threads, beside an idle and a busy core."""
+
+    class _Vary(Vary, frozen=True):
+        blas_threads: Counts = UNUSED
+
+    by: Literal["threads"]
+    vary: _Vary
+    paths: Annotated[
+        list[Annotated[str, matching("(no_cache|no_cache_last_query|dynamic|preallocated)(_beside_busy)?")]],
+        Some,
+        Once,
+    ]
+    blas_threads: Count = VARIED
+
+
+class SelfCheck(Timed, frozen=True):
+    """The baseline against itself (null_*) and against itself plus a known share of work (plus_*)."""
+
+    class _Vary(Vary, frozen=True):
+        sequence_length: Counts = UNUSED
+
+    by: Literal["selfcheck"]
+    vary: _Vary
+    paths: Annotated[list[Annotated[str, matching("preallocated|(null|plus)_[1-9][0-9]*")]], Some, Once]
+    baseline: Literal["preallocated"]
+    replica: Literal[True]
+    runs: Count = Field(description="whole measurements, each of `processes` processes")
+
+
+class MultiHead(Timed, frozen=True):
+    """Decode steps and prefills of multi-head attention."""
+
+    class _Vary(Vary, frozen=True):
+        sequence_length: Counts = UNUSED
+        num_kv_heads: Counts = UNUSED
+
+    by: Literal["multi_head"]
+    vary: _Vary
+    fixed: Heads
+    paths: Annotated[
+        list[Annotated[str, one_of("preallocated", "dynamic", "repeated", "prefill", "stepwise")]], Some, Once
+    ]
+
+
+class KernelsPeers(Timed, frozen=True):
+    """Our kernels beside PyTorch's; without num_heads a full decode of one head."""
+
+    class _Fixed(Heads, frozen=True):
+        num_heads: Count = 0
+        num_kv_heads: Count = 0
+
+    by: Literal["kernels_peers"]
+    vary: BatchOrLength
+    fixed: _Fixed
+    environment: str = Field(description="file of pins that PyTorch comes from; a change makes it stale")
+    paths: Annotated[list[Annotated[str, one_of("numpy", "torch", "read", "gemm", "calls")]], Some, Once]
+
+
+class Observations(Section, frozen=True):
+    """What NumPy operations share and copy; nothing is timed."""
+
+    class _Vary(Vary, frozen=True):
+        observation: Annotated[list[str], Some, Once] = UNUSED
+
+    by: Literal["observations"]
+    vary: _Vary
+    fixed: Fixed = Fixed()
+
+
+class Capacity(Section, frozen=True):
+    """How many tokens of published models' caches fit into one GiB; nothing is timed."""
+
+    class _Vary(Vary, frozen=True):
+        dtype: Annotated[list[Literal["float32", "float16", "bfloat16", "int8"]], Some, Once] = UNUSED
+
+    class _Fixed(Fixed, frozen=True):
+        block_size: Count = Field(description="tokens per block of a paged server")
+        sequence_length: Count = Field(description="T, tokens")
+
+    by: Literal["capacity"]
+    vary: _Vary
+    fixed: _Fixed
+
+
+class Served(Fixed, frozen=True):
+    """Requests to the reference server and how fast it answers."""
+
+    input_tokens: Count = Field(description="length of each prompt")
+    output_tokens: Count = Field(description="tokens of each answer")
+    ttft_ms: Positive = Field(description="ms that the reference server takes over a prompt")
+    itl_ms: Positive = Field(description="ms that it takes over a step of tokens")
+    seed: Natural = Field(description="of prompts and order")
+
+
+class P2(Quiet, frozen=True):
+    """Who decides the batch of a step: the client's limit or the server's scheduler?"""
+
+    class _Vary(Vary, frozen=True):
+        setup: Annotated[
+            list[Literal["gate_4_batch_2", "gate_2_batch_4", "two_gates_4_batch_8"]], Some, Once
+        ] = UNUSED
+
+    class _Fixed(Served, frozen=True):
+        requests: Count = Field(description="requests per client")
+
+    by: Literal["p2"]
+    vary: _Vary
+    fixed: _Fixed
+
+
+class Calibration(Quiet, frozen=True):
+    """The load client against a server that writes down its own times."""
+
+    class _Vary(Vary, frozen=True):
+        streams: Counts = UNUSED
+
+    class _Fixed(Served, frozen=True):
+        requests_per_stream: Count = Field(description="requests per stream, one after another")
+
+    by: Literal["calibration"]
+    vary: _Vary
+    fixed: _Fixed
+    paths: Annotated[list[Literal["kernel", "user", "open_loop"]], Some, Once] = Field(
+        description="time stamps by the kernel or at the read; Poisson arrivals with the kernel's"
+    )
+    rounds: Count = Field(description="rounds of every path and number of streams")
+
+
+class Server(Closed, frozen=True):
+    """What serves: its kind and, for vLLM, what it serves and how."""
+
+    kind: Literal["reference", "vllm", "external"] = Field(description="ours, vLLM, or one that runs already")
+    base_url: str = Field(default="", description="of a server that runs already")
+    model: dict[str, Any] = Field(default={}, description="shape of a model with random weights, or its path")
+    dtype: str = Field(default="", description="of weights and cache")
+    max_model_len: Count = Field(default=0, description="most tokens per request")
+    block_size: Count = Field(default=0, description="tokens per block of the KV cache")
+    enable_prefix_caching: bool = Field(default=False, description="share blocks of equal prefixes")
+    arguments: list[str] = Field(default=[], description="further arguments of vLLM")
+    ready_s: Positive = Field(default=0, description="seconds that it may take to get ready")
+    ttft_ms: Positive = Field(default=0, description="ms that the reference server takes over a prompt")
+    itl_ms: Positive = Field(default=0, description="ms that it takes over a step of tokens")
+
+
+class Sweep(Quiet, frozen=True):
+    """Loads of a real server over one axis, of the load or of the server."""
+
+    class _Vary(Vary, frozen=True):
+        concurrency: Counts = UNUSED
+        input_tokens: Counts = UNUSED
+        output_tokens: Counts = UNUSED
+        rate_per_s: Numbers = UNUSED
+        prefix_groups: Counts = UNUSED
+        max_num_seqs: Counts = UNUSED
+        max_num_batched_tokens: Counts = UNUSED
+        kv_cache_gib: Numbers = UNUSED
+
+    class _Fixed(Fixed, frozen=True):
+        requests: Count = Field(description="requests per load")
+        concurrency: Count = Field(default=VARIED, description="most requests in flight")
+        input_tokens: Count = Field(default=VARIED, description="length of each prompt")
+        output_tokens: Count = Field(default=VARIED, description="tokens of each answer")
+        prefix_tokens: Count = Field(default=0, description="length of the prefix that a group shares")
+        max_num_seqs: Count = Field(default=VARIED, description="requests per step")
+        max_num_batched_tokens: Count = Field(default=VARIED, description="tokens per step")
+        kv_cache_gib: Positive = Field(default=VARIED, description="memory of the KV cache, GiB")
+        seed: Natural = Field(description="of prompts, arrivals and order")
+
+    by: Literal["sweep"]
+    vary: _Vary
+    fixed: _Fixed
+    server: Server = Field(description="what serves")
+    environment: str = Field(default="", description="file of pins that decide what serves")
+    servers: Count = Field(description="fresh servers, per value where the server's own axis is varied")
+    rounds: Count = Field(description="loads of each value under each server")
+    warmup_requests: Natural = Field(description="requests before the first round, kept, never measured")
+    sample_s: Positive = Field(description="seconds between two looks at /metrics during a load")
+
+
+Measure = Annotated[
+    DecodePaths
+    | Threads
+    | SelfCheck
+    | MultiHead
+    | KernelsPeers
+    | Observations
+    | Capacity
+    | P2
+    | Calibration
+    | Sweep,
+    Field(discriminator="by"),
+]
+
+
+_MEASURE: TypeAdapter[Measure] = TypeAdapter(Measure)
+
+
+def read_measure(value: object, place: str) -> Measure:
+    """The `measure:` part of a section, or a manifest's conditions. Raises ConfigError in one line."""
+    return checked(_MEASURE.validate_python, value, place)

@@ -1,0 +1,60 @@
+"""The models of config.yaml against the committed records: the same values, and the same digests."""
+
+import json
+import unittest
+from pathlib import Path
+
+from inference_lab.config.closed import Closed
+from inference_lab.config.experiments import check_config
+from inference_lab.config.sections import Section, Vary, read_measure
+from inference_lab.config.yaml_file import read_yaml
+from inference_lab.records.files import canonical, sha256_value
+from inference_lab.records.stages import WAITS
+from tests.checkout import ROOT
+
+
+def models(kind: type[Closed]) -> list[type[Closed]]:
+    """Every model below this one."""
+    return [each for below in kind.__subclasses__() for each in (below, *models(below))]
+
+
+class Sections(unittest.TestCase):
+    """`given()` is what was written."""
+
+    def test_the_committed_config(self) -> None:
+        """A default that was written out would change every digest."""
+        written = read_yaml(ROOT / "config.yaml")
+        self.assertEqual(canonical(check_config(written).given()), canonical(written))
+
+    def test_committed_conditions_have_the_recorded_digest(self) -> None:
+        """Or every record would be out of date."""
+        manifests = sorted(Path(ROOT, "results").glob("*/manifest.json"))
+        self.assertGreater(len(manifests), 0)
+        for file in manifests:
+            with self.subTest(file.parent.name):
+                manifest = json.loads(file.read_text(encoding="utf-8"))
+                given = read_measure(manifest["conditions"], str(file)).given()
+                self.assertEqual(canonical(given), canonical(manifest["conditions"]))
+                decides = {key: value for key, value in given.items() if key not in WAITS}
+                digests = sha256_value(decides), sha256_value(given)  # the latter until 2026-12-01
+                self.assertIn(manifest["inputs"]["section"], digests)
+
+    def test_each_key_is_described(self) -> None:
+        """In its own class or in one above; an axis is what it is called."""
+        for model in models(Closed):
+            bases = [base for base in model.__mro__ if issubclass(base, Closed) and base is not Closed]
+            for name in [] if issubclass(model, Vary) else model.model_fields:
+                with self.subTest(f"{model.__name__}.{name}"):
+                    fields = [base.model_fields[name] for base in bases if name in base.model_fields]
+                    self.assertTrue(any(field.description for field in fields))
+
+    def test_each_kind_has_its_module(self) -> None:
+        """`by: x` names src/inference_lab/experiments/x.py."""
+        for kind in models(Section):
+            by = kind.model_fields["by"].annotation
+            for name in getattr(by, "__args__", ()):
+                self.assertTrue((ROOT / f"src/inference_lab/experiments/{name}.py").is_file(), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
