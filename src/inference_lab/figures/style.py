@@ -7,6 +7,7 @@ Lengths are points; WIDTH is 800 px. Colours are from Okabe and Ito's palette fo
 import io
 import math
 import os
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
@@ -104,7 +105,24 @@ def svg(figure: Figure, view: View) -> str:
     text = io.StringIO()
     metadata = {"Title": view.record.experiment, "Source": source_text(view.source), "Date": None}
     figure.savefig(text, format="svg", metadata=metadata)
-    return text.getvalue()
+    return _MARKERS.sub(_once, text.getvalue())
+
+
+_MARKERS = re.compile(r'<g( clip-path="[^"]*")?>\n((?: *<use [^>]*/>\n)+)')
+_PLACE = re.compile(r'(<use [^>]*?)x="([-0-9.]+)" y="([-0-9.]+)"( style="[^"]*")/>')
+
+
+def _once(group: re.Match[str]) -> str:
+    """Return a group of markers with their style written once and places in hundredths of a point.
+
+    Every sample is drawn, so that this halves a figure; matplotlib repeats the style for each marker.
+    """
+    clip, markers = group.groups()
+    styles = {place.group(4) for place in _PLACE.finditer(markers)}
+    if len(styles) != 1 or len(_PLACE.findall(markers)) != markers.count("<use"):
+        return group.group()
+    short = _PLACE.sub(lambda use: f'{use[1]}x="{float(use[2]):.2f}" y="{float(use[3]):.2f}"/>', markers)
+    return f"<g{clip or ''}{styles.pop()}>\n{short}"
 
 
 def page(
