@@ -1,22 +1,82 @@
 """Requests of one load together: which of them are measured, and how many were in flight when.
 
-Answers: who belongs to which run, where is its steady window? Times are integer ns of one clock.
+Answers: who belongs to which run, where is its steady window, which runs share their conditions? Times are
+integer ns of one clock.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, Required, TypedDict, cast
 
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 from inference_lab.records.requests import RequestRecord
 
 Window = tuple[int, int]  # first and last arrival that count
-Step = Mapping[str, str]  # one row of raw.csv: a step of the server's engine
+CellKey = tuple[tuple[str, str], ...]  # columns and values of a cell
+
+
+class Session(TypedDict, total=False):
+    """What a client recorded of its own run: one entry of the manifest's `sessions`."""
+
+    name: Required[str]
+    cell: Mapping[str, object]
+    schedule: str
+    concurrency: int | None
+    warmup: bool
+    launched_ns: int
+    start_ns: int
+    end_ns: int
+    client_cpu_ns: int
+    client_max_rss_kib: int
+    clock: Mapping[str, Any]
+    server: int
+    requests_before: int
+
+
+class Truth(TypedDict):
+    """One request as the server wrote it: a line of truth.jsonl."""
+
+    request_id: str
+    received_ns: int
+    token_ns: Sequence[int]
+
+
+class Scrape(TypedDict):
+    """One reading of the server's /metrics: a line of server.jsonl."""
+
+    phase: str  # before, sample or after
+    at_ns: int
+    metrics: Mapping[str, float] | None  # None: it did not answer
+
+
+class Server(TypedDict):
+    """How a server was started, and what it logged of itself: one entry of the manifest's `servers`."""
+
+    server: int
+    settings: Mapping[str, Any]
+    facts: Mapping[str, Any]
+
+
+class EngineStepRow(NamedTuple):
+    """One step of the server's engine: a row of raw.csv. A number that the row does not have is 0."""
+
+    started_ns: int
+    ended_ns: int
+    batch: int
+    prefill_requests: int
+    prefill_tokens: int
+    decode_requests: int
+    elapsed_ns: float
+
+
+def _step(row: Mapping[str, str]) -> EngineStepRow:
+    numbers = (int(row.get(name) or 0) for name in EngineStepRow._fields[:-1])
+    return EngineStepRow._make((*numbers, 1e6 * float(row.get("elapsed_ms") or 0)))
 
 
 @dataclass(frozen=True)
@@ -24,19 +84,25 @@ class Run:
     """One client's load from start to end: its sessions (more than one when it was resumed), its requests.
 
     `attempts` are all records of it, `requests` the last attempt of each request by arrival, `truth` what
-    the server wrote of each, `server` the lines of its /metrics and `steps` those of its engine that name
-    this load. `note` says why there was no steady window; `known` keeps values that were asked for.
+    the server wrote of each, `scrapes` and `steps` those of the server that name this load. `note` says why
+    there was no steady window; `known` keeps values that were asked for.
     """
 
-    sessions: Sequence[Mapping[str, Any]]
+    sessions: Sequence[Session]
     attempts: Sequence[RequestRecord]
     requests: Sequence[RequestRecord]
     window: Window | None
     note: str
-    truth: Mapping[str, Mapping[str, Any]]
-    server: Sequence[Mapping[str, Any]] = ()
-    steps: Sequence[Step] = ()
+    truth: Mapping[str, Truth]
+    scrapes: Sequence[Scrape]
+    steps: Sequence[EngineStepRow]
+    server: Server | None
     known: dict[str, list[float]] = field(default_factory=dict[str, list[float]], compare=False)
+
+    @property
+    def name(self) -> str:
+        """The name of the load."""
+        return self.sessions[0]["name"]
 
     @property
     def cell(self) -> dict[str, str]:
@@ -67,44 +133,89 @@ class Run:
         return (self.span[1] - self.span[0]) / 1e9 if self.span else None
 
 
+@dataclass(frozen=True)
+class Cell:
+    """All runs under one combination of conditions, and all steps of the engine under the same."""
+
+    conditions: Mapping[str, str]
+    runs: Sequence[Run]
+    steps: Sequence[EngineStepRow]
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        """The requests of all its runs."""
+        return [request for run in self.runs for request in run.requests]
+
+    @property
+    def attempts(self) -> list[RequestRecord]:
+        """All attempts of all its runs."""
+        return [request for run in self.runs for request in run.attempts]
+
+
+def cells_of(record: Record, *, steady: bool) -> list[Cell]:
+    """The cells of a record in the order in which its varied values were declared. Raises as `runs_of`."""
+    cells: dict[CellKey, list[Run]] = {}
+    for run in runs_of(record, steady=steady):
+        cells.setdefault(tuple(run.cell.items()), []).append(run)
+    steps: dict[CellKey, list[EngineStepRow]] = {key: [] for key in cells}
+    for row in record.rows:
+        for key in cells:
+            if all(row[column] == value for column, value in key):
+                steps[key].append(_step(row))
+    vary: Mapping[str, Sequence[object]] = record.manifest["conditions"].get("vary", {})
+    order = {axis: [str(value) for value in values] for axis, values in vary.items()}
+
+    def place(key: CellKey) -> list[int]:
+        conditions = dict(key)
+        return [values.index(conditions[axis]) for axis, values in order.items() if axis in conditions]
+
+    return [Cell(dict(key), cells[key], steps[key]) for key in sorted(cells, key=place)]
+
+
 def runs_of(record: Record, *, steady: bool) -> list[Run]:
     """Every run of a record in the order of its sessions; measured in their steady windows, or whole.
 
     A run that only warmed a server up is recorded and measured nowhere. Raises RecordError for a request
     that no session of the manifest made, or that lies outside of the time of the one that did.
     """
-    sessions: dict[str, list[Mapping[str, Any]]] = {}
-    for session in record.manifest["sessions"]:
-        sessions.setdefault(session["name"], []).append(session)
-    made: dict[str, list[RequestRecord]] = {name: [] for name in sessions}
+    sessions: defaultdict[str, list[Session]] = defaultdict(list)
+    for session in cast("Sequence[Session]", record.manifest["sessions"]):
+        sessions[session["name"]].append(session)
+    attempts: dict[str | None, list[RequestRecord]] = {name: [] for name in sessions}
     for request in record.requests:
-        if request.load not in made:
+        if request.load not in attempts:
             raise RecordError(f"request {request.request_id} is of no session that its manifest names")
-        made[request.load].append(request)
-    truth = {line["request_id"]: line for line in record.truth}
-    lines, steps = _by_load(record.server), _by_load(record.rows)
-    return [
-        replace(_run(sessions[name], attempts, truth, steady=steady), server=lines[name], steps=steps[name])
-        for name, attempts in made.items()
-        if not sessions[name][0].get("warmup")
-    ]
+        attempts[request.load].append(request)
+    truth = {line["request_id"]: line for line in cast("Sequence[Truth]", record.truth)}
+    servers = {one["server"]: one for one in cast("Sequence[Server]", record.manifest.get("servers", ()))}
+    scrapes, steps = _by_load(record.server), _by_load(record.rows)
+    runs: list[Run] = []
+    for name, own in sessions.items():
+        if own[0].get("warmup"):
+            continue
+        _check_inside(own, attempts[name])
+        last = {request.request_id: request for request in attempts[name]}
+        requests = sorted(last.values(), key=lambda request: request.arrival_ns)
+        window, note = steady_window(requests, own[0].get("concurrency") if steady else None)
+        written = {request: truth[request] for request in last if request in truth}
+        said, engine = cast("list[Scrape]", scrapes[name]), list(map(_step, steps[name]))
+        server = servers.get(own[0].get("server", -1))
+        runs.append(Run(own, attempts[name], requests, window, note, written, said, engine, server))
+    return runs
 
 
-def _by_load(rows: Iterable[Mapping[str, Any]]) -> defaultdict[str, list[Mapping[str, Any]]]:
-    found: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        found[row.get("load", "")].append(row)
-    return found
+def _by_load(lines: Iterable[Mapping[str, Any]]) -> defaultdict[str, list[Mapping[str, Any]]]:
+    loads: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in lines:
+        loads[line.get("load", "")].append(line)
+    return loads
 
 
-def _run(
-    sessions: Sequence[Mapping[str, Any]],
-    attempts: Sequence[RequestRecord],
-    truth: Mapping[str, Mapping[str, Any]],
-    *,
-    steady: bool,
-) -> Run:
-    # A client that an experiment launched ran once; a load of a user's may go on after a session was killed.
+def _check_inside(sessions: Sequence[Session], attempts: Iterable[RequestRecord]) -> None:
+    """A client that an experiment launched ran once: its requests lie between its launch and its end.
+
+    A load of a user's may go on after a session was killed, so its sessions bound nothing.
+    """
     start_ns = sessions[0].get("launched_ns", -math.inf)
     end_ns = sessions[-1].get("end_ns", math.inf) if "launched_ns" in sessions[0] else math.inf
     for request in attempts:
@@ -113,10 +224,6 @@ def _run(
                 f"request {request.request_id} lies outside of its session, {start_ns} to {end_ns} ns; one of"
                 " the two was changed: restore the record, or measure again"
             )
-    last = {request.request_id: request for request in attempts}
-    requests = sorted(last.values(), key=lambda request: request.arrival_ns)
-    window, note = steady_window(requests, sessions[0].get("concurrency") if steady else None)
-    return Run(sessions, attempts, requests, window, note, {i: truth[i] for i in last if i in truth})
 
 
 def steady_window(requests: Sequence[RequestRecord], gate: int | None) -> tuple[Window | None, str]:

@@ -1,99 +1,50 @@
-"""Every number that is reported of a load, declared once: name, unit, formula, what it needs, when undefined.
+"""All client-side metrics of a load, each declared once: name, unit, formula, what it needs, when undefined.
 
-Answers: what are the values of a metric? TIMES have one for each request or token, AGAINST_TRUTH too, where
-the server's own times are known; OF_RUN have one for a run, OF_CELL one for all runs of a cell together.
-Times are ns until they are written. Quantiles and intervals are the summary's.
+TIMES: one value per request or token. AGAINST_TRUTH: the same, compared with the server's log. OF_RUN: one
+value per run. OF_CELL: one value per cell. The server's own metrics are in server_metrics.py.
+Times are ns until they are written. Quantiles and intervals are made in the summary.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
 
 import numpy as np
 
-from inference_lab.analysis.load_runs import Run, Step, peak_in_flight
+from inference_lab.analysis.load_runs import Cell, Run, Truth, peak_in_flight
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.requests import STATUSES, RequestRecord
 
-Truth = Mapping[str, Any]  # one request as the server wrote it: received_ns, token_ns
+OfRequest = Callable[[RequestRecord], Sequence[float]]
+OfBoth = Callable[[RequestRecord, Truth], Sequence[float]]
+OfRun = Callable[[Run], float | None]
+Needs = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What is reported under a name; `needs` are fields of requests, sessions, truth or steps."""
+    """One reported number: `needs` are fields of the raw files, `values` gives none where it is undefined.
+
+    A time of requests or tokens also has `in_request`: its values in one successful request, ns.
+    """
 
     name: str
     unit: str
     formula: str
-    needs: tuple[str, ...]
+    needs: Needs
     undefined: str
+    values: Callable[[Cell], Sequence[float]]
+    in_request: OfRequest = lambda _: ()
 
 
-@dataclass(frozen=True)
-class TimeMetric(Metric):
-    """A time of every successful request, or of each of its tokens; from `needs` to `needs` unless told."""
+def per_run(name: str, unit: str, formula: str, needs: Needs, undefined: str, of: OfRun) -> Metric:
+    """A metric with one value per run, where `of` is not None."""
 
-    of: Callable[[RequestRecord], Sequence[float]] | None = None
-    open_loop: bool = False
+    def values(cell: Cell) -> list[float]:
+        return [value for run in cell.runs if (value := of(run)) is not None]
 
-    def times(self, request: RequestRecord) -> Sequence[float]:
-        """Its values in a request, ns; none where it is undefined."""
-        if self.of:
-            return self.of(request)
-        start, end = (getattr(request, name) for name in self.needs)
-        return [] if start is None or end is None else [end - start]
-
-    def values(self, run: Run) -> list[float]:
-        """Its values in a run, ns."""
-        return [value for request in run.succeeded for value in self.times(request)] if self.has(run) else []
-
-    def has(self, run: Run) -> bool:
-        """Whether it is defined for such a run."""
-        return not (self.open_loop and run.sessions[0].get("schedule") == "closed")
-
-
-@dataclass(frozen=True)
-class TruthMetric(Metric):
-    """A time that client and server both know of a successful request, or of each of its tokens."""
-
-    of: Callable[[RequestRecord, Truth], Sequence[float]]
-
-    def values(self, run: Run) -> list[float]:
-        """Its values in a run, ns. Raises RecordError when the two sides count different tokens."""
-        if self.name not in run.known:
-            run.known[self.name] = list(self._values(run.succeeded, run.truth)) if run.truth else []
-        return run.known[self.name]
-
-    def _values(self, requests: Iterable[RequestRecord], truths: Mapping[str, Truth]) -> Iterator[float]:
-        for request in requests:
-            truth = truths.get(request.request_id, {"token_ns": ()})
-            if len(truth["token_ns"]) != request.output_tokens:
-                raise RecordError(
-                    f"request {request.request_id}: the client saw {request.output_tokens} tokens, the server"
-                    f" wrote {len(truth['token_ns'])}; the record cannot be judged"
-                )
-            yield from self.of(request, truth)
-
-    def p99(self, run: Run) -> float | None:
-        """Its P99 in a run, ns."""
-        values = self.values(run)
-        return float(np.percentile(values, 99)) if values else None
-
-
-@dataclass(frozen=True)
-class RunMetric(Metric):
-    """One number of a run; None where it is undefined."""
-
-    of: Callable[[Run], float | None]
-
-
-@dataclass(frozen=True)
-class CellMetric(Metric):
-    """One number of all runs of a cell and of the server's steps under them; None where it is undefined."""
-
-    of: Callable[[Sequence[Run], Sequence[Step]], float | None]
+    return Metric(name, unit, formula, needs, undefined, values)
 
 
 def token_times(request: RequestRecord) -> list[int]:
@@ -120,35 +71,77 @@ def _lag(request: RequestRecord) -> list[int]:
     return [] if request.max_read_lag_ns is None else [request.max_read_lag_ns]
 
 
+def is_open_loop(run: Run) -> bool:
+    """Whether requests were sent by a schedule, not when an earlier one ended."""
+    return run.sessions[0].get("schedule") != "closed"
+
+
+def _time(name: str, formula: str, needs: Needs, undefined: str, of: OfRequest | None = None) -> Metric:
+    """A time of every successful request; from the first to the second of `needs` unless `of` is given."""
+
+    def span(request: RequestRecord) -> list[float]:
+        start, end = (getattr(request, field) for field in needs)
+        return [] if start is None or end is None else [end - start]
+
+    in_request = of or span
+
+    def values(cell: Cell) -> list[float]:
+        runs = [run for run in cell.runs if name != "slip" or is_open_loop(run)]
+        return [value for run in runs for request in run.succeeded for value in in_request(request)]
+
+    return Metric(name, "ms", formula, needs, undefined, values, in_request)
+
+
 _TOKENS = ("first_token_ns", "token_times_ns")
-TTFT = TimeMetric("ttft", "ms", "first token - sent", ("sent_ns", "first_token_ns"), "no token")
-SLIP = TimeMetric(
-    *("slip", "ms", "arrival - scheduled", ("scheduled_ns", "arrival_ns"), "closed loop"), open_loop=True
-)
-CLIENT_LAG = TimeMetric(
-    *("client_lag", "ms", "longest wait of a read's last bytes for the client", ("max_read_lag_ns",)),
-    *("user stamps", _lag),
-)
 TIMES = (
-    TimeMetric("queue", "ms", "admitted - arrival", ("arrival_ns", "admitted_ns"), "not admitted"),
-    TimeMetric("connection_wait", "ms", "sent - admitted", ("admitted_ns", "sent_ns"), "not sent"),
-    TTFT,
-    TimeMetric(
-        "ttft_from_arrival", "ms", "first token - arrival", ("arrival_ns", "first_token_ns"), "no token"
-    ),
-    TimeMetric(
-        *("itl", "ms", "from token to token", _TOKENS, "fewer than 2 tokens"), lambda r: _gaps(token_times(r))
-    ),
-    TimeMetric(
-        *("itl_chunk", "ms", "from chunk to chunk", (*_TOKENS, "chunk_tokens"), "fewer than 2 chunks"),
-        lambda r: _gaps(chunk_times(r)),
-    ),
-    TimeMetric(*("tpot", "ms", "(last token - first) / (tokens - 1)", _TOKENS, "fewer than 2 tokens"), _tpot),
-    TimeMetric("e2e", "ms", "finish - arrival", ("arrival_ns", "finish_ns"), "not finished"),
-    TimeMetric("service_time", "ms", "finish - sent", ("sent_ns", "finish_ns"), "not sent"),
-    SLIP,
-    CLIENT_LAG,
-)
+    _time("queue", "admitted - arrival", ("arrival_ns", "admitted_ns"), "not admitted"),
+    _time("connection_wait", "sent - admitted", ("admitted_ns", "sent_ns"), "not sent"),
+    TTFT := _time("ttft", "first token - sent", ("sent_ns", "first_token_ns"), "no token"),
+    _time("ttft_from_arrival", "first token - arrival", ("arrival_ns", "first_token_ns"), "no token"),
+    ITL := _time("itl", "from token to token", _TOKENS, "fewer than 2 tokens",
+                 lambda request: _gaps(token_times(request))),
+    _time("itl_chunk", "from chunk to chunk", (*_TOKENS, "chunk_tokens"), "fewer than 2 chunks",
+          lambda request: _gaps(chunk_times(request))),
+    _time("tpot", "(last token - first) / (tokens - 1)", _TOKENS, "fewer than 2 tokens", _tpot),
+    _time("e2e", "finish - arrival", ("arrival_ns", "finish_ns"), "not finished"),
+    _time("service_time", "finish - sent", ("sent_ns", "finish_ns"), "not sent"),
+    SLIP := _time("slip", "arrival - scheduled", ("scheduled_ns", "arrival_ns"), "closed loop"),
+    CLIENT_LAG := _time("client_lag", "longest wait of a read's last bytes for the client",
+                        ("max_read_lag_ns",), "user stamps", _lag),
+)  # fmt: skip
+
+_UNKNOWN = "server's times unknown"
+
+
+def _against_truth(name: str, formula: str, needs: Needs, of: OfBoth) -> Metric:
+    """A time that client and server both know of every successful request, or of each of its tokens."""
+
+    def of_run(run: Run) -> list[float]:
+        if name not in run.known:
+            run.known[name] = [value for both in _with_truth(run) for value in of(*both)]
+        return run.known[name]
+
+    def values(cell: Cell) -> list[float]:
+        return [value for run in cell.runs for value in of_run(run)]
+
+    return Metric(name, "ms", formula, needs, _UNKNOWN, values)
+
+
+def _with_truth(run: Run) -> Iterable[tuple[RequestRecord, Truth]]:
+    """Each successful request and the server's word on it.
+
+    Nothing where the server wrote none. Raises RecordError when the two sides count different tokens.
+    """
+    for request in run.succeeded if run.truth else ():
+        truth = run.truth.get(request.request_id)
+        written = len(truth["token_ns"]) if truth else 0
+        if written != request.output_tokens:
+            raise RecordError(
+                f"request {request.request_id}: the client saw {request.output_tokens} tokens, the server"
+                f" wrote {written}; the record cannot be judged"
+            )
+        if truth:
+            yield request, truth
 
 
 def _token_error(request: RequestRecord, truth: Truth) -> list[int]:
@@ -157,33 +150,38 @@ def _token_error(request: RequestRecord, truth: Truth) -> list[int]:
 
 
 def _ttft_error(request: RequestRecord, truth: Truth) -> list[float]:
-    return [abs(seen - (truth["token_ns"][0] - truth["received_ns"])) for seen in TTFT.times(request)]
+    return [abs(ttft - (truth["token_ns"][0] - truth["received_ns"])) for ttft in TTFT.in_request(request)]
 
 
 def _delay(request: RequestRecord, truth: Truth) -> list[int]:
     return [seen - written for seen, written in zip(token_times(request), truth["token_ns"], strict=True)]
 
 
-_UNKNOWN = "server's times unknown"
-TOKEN_ERROR = TruthMetric(
-    "token_error", "ms", "|ITL seen - ITL written|", (*_TOKENS, "token_ns"), _UNKNOWN, _token_error
-)
-TTFT_ERROR = TruthMetric(
-    *("ttft_error", "ms", "|TTFT seen - (first token written - request received)|"),
-    *((*TTFT.needs, "received_ns", "token_ns"), _UNKNOWN, _ttft_error),
-)
-TOKEN_DELAY = TruthMetric(
-    "token_delay", "ms", "token seen - token written", TOKEN_ERROR.needs, _UNKNOWN, _delay
-)
 AGAINST_TRUTH = (
-    TOKEN_ERROR,
-    TTFT_ERROR,
-    TOKEN_DELAY,
-    TruthMetric(
-        *("server_itl", "ms", "from token written to token written", ("token_ns",), _UNKNOWN),
-        lambda _, truth: _gaps(truth["token_ns"]),
-    ),
-)
+    TOKEN_ERROR := _against_truth("token_error", "|ITL seen - ITL written|", (*_TOKENS, "token_ns"),
+                                  _token_error),
+    TTFT_ERROR := _against_truth("ttft_error", "|TTFT seen - (first token written - request received)|",
+                                 (*TTFT.needs, "received_ns", "token_ns"), _ttft_error),
+    TOKEN_DELAY := _against_truth("token_delay", "token seen - token written", TOKEN_ERROR.needs, _delay),
+    _against_truth("server_itl", "from token written to token written", ("token_ns",),
+                   lambda _, truth: _gaps(truth["token_ns"])),
+)  # fmt: skip
+
+
+def of_one_run(metric: Metric, run: Run) -> Sequence[float]:
+    """The values of a metric in a single run."""
+    return metric.values(Cell(run.cell, [run], run.steps))
+
+
+def p99_ms(metric: Metric, run: Run) -> float | None:
+    """The P99 of a time in a run."""
+    values = of_one_run(metric, run)
+    return float(np.percentile(values, 99)) / 1e6 if values else None
+
+
+def _mean_ms(metric: Metric, run: Run) -> float | None:
+    values = of_one_run(metric, run)
+    return math.fsum(values) / len(values) / 1e6 if values else None
 
 
 def _rate(count: float, run: Run) -> float | None:
@@ -204,8 +202,7 @@ def _tokens(requests: Iterable[RequestRecord]) -> int:
 
 def _coalesced(run: Run) -> float | None:
     chunks = sum(len(request.chunk_tokens) for request in run.attempts)
-    several = sum(request.coalesced_reads for request in run.attempts)
-    return 100 * several / chunks if chunks else None
+    return 100 * sum(request.coalesced_reads for request in run.attempts) / chunks if chunks else None
 
 
 def _cpu(run: Run) -> float | None:
@@ -214,8 +211,7 @@ def _cpu(run: Run) -> float | None:
 
 
 def _memory(run: Run) -> float | None:
-    most = max(session.get("client_max_rss_kib", 0) for session in run.sessions)
-    return most / 1024 if most else None
+    return max(session.get("client_max_rss_kib", 0) for session in run.sessions) / 1024 or None
 
 
 def _start(run: Run) -> float | None:
@@ -224,81 +220,67 @@ def _start(run: Run) -> float | None:
     return (min(sent) - launched) / 1e9 if sent and launched is not None else None
 
 
-def _p99_ms(metric: TruthMetric, run: Run) -> float | None:
-    p99_ns = metric.p99(run)
-    return None if p99_ns is None else p99_ns / 1e6
-
-
-def _mean(metric: TruthMetric, run: Run) -> float | None:
-    values = metric.values(run)
-    return math.fsum(values) / len(values) / 1e6 if values else None
-
-
-def _with_status(status: str) -> RunMetric:
-    def of(run: Run) -> int:
-        return sum(request.status == status for request in run.requests)
-
-    return RunMetric(status, "requests", f"ended as {status}", ("status",), "never", of)
+def _with_status(status: str) -> Metric:
+    return per_run(
+        *(status, "requests", f"ended as {status}", ("status",), "never"),
+        lambda run: sum(request.status == status for request in run.requests),
+    )
 
 
 _SPAN = ("arrival_ns", "finish_ns")
+_IN_FLIGHT = ("admitted_ns", "finish_ns")
 OF_RUN = (
-    RunMetric("duration", "s", "first arrival to last finish of those measured", _SPAN, "none measured",
-              lambda run: run.duration_s),
-    RunMetric("measured", "requests", "arrived in the window", ("arrival_ns",), "never",
-              lambda run: len(run.measured)),
-    RunMetric("outside", "requests", "arrived outside the window", ("arrival_ns",), "never",
-              lambda run: len(run.requests) - len(run.measured)),
+    per_run("duration", "s", "first arrival to last finish of those measured", _SPAN, "none measured",
+            lambda run: run.duration_s),
+    per_run("measured", "requests", "arrived in the window", ("arrival_ns",), "never",
+            lambda run: len(run.measured)),
+    per_run("outside", "requests", "arrived outside the window", ("arrival_ns",), "never",
+            lambda run: len(run.requests) - len(run.measured)),
     *map(_with_status, STATUSES),
-    RunMetric("retries", "attempts", "attempts after a request's first", ("attempt",), "never",
-              lambda run: len(run.attempts) - len(run.requests)),
-    RunMetric("requests_per_s", "1/s", "successful requests / duration", (*_SPAN, "status"), "no duration",
-              lambda run: _rate(len(run.succeeded), run)),
-    RunMetric("output_tokens_per_s", "1/s", "their output tokens / duration", (*_SPAN, "output_tokens"),
-              "no duration", lambda run: _rate(_tokens(run.succeeded), run)),
-    RunMetric("peak_in_flight", "requests", "most of a client's between admission and finish at once",
-              ("admitted_ns", "finish_ns"), "never", lambda run: peak_in_flight(run.requests)),
-    RunMetric("mean_in_flight", "requests", "time between admission and finish / duration",
-              ("admitted_ns", "finish_ns"), "no duration", _mean_in_flight),
-    RunMetric("length_disagreements", "requests", "usage and count of tokens differ",
-              ("output_tokens", "counted_tokens"), "never",
-              lambda run: sum(r.counted_tokens != r.output_tokens for r in run.attempts)),
-    RunMetric("coalesced", "%", "reads that held several chunks / chunks",
-              ("coalesced_reads", "chunk_tokens"), "no chunk", _coalesced),
-    RunMetric("token_error_p99", "ms", "P99 of token_error in the run", TOKEN_ERROR.needs, _UNKNOWN,
-              lambda run: _p99_ms(TOKEN_ERROR, run)),
-    RunMetric("ttft_error_mean", "ms", "mean of ttft_error in the run", TTFT_ERROR.needs, _UNKNOWN,
-              lambda run: _mean(TTFT_ERROR, run)),
-    RunMetric("ttft_error_p99", "ms", "P99 of ttft_error in the run", TTFT_ERROR.needs, _UNKNOWN,
-              lambda run: _p99_ms(TTFT_ERROR, run)),
-    RunMetric("client_cpu_a_token", "us", "CPU time of the client / output tokens",
-              ("client_cpu_ns", "output_tokens"), "not recorded", _cpu),
-    RunMetric("client_memory", "MiB", "largest resident set of the client", ("client_max_rss_kib",),
-              "not recorded", _memory),
-    RunMetric("start_to_first_request", "s", "first request sent - process launched",
-              ("launched_ns", "sent_ns"), "not recorded", _start),
+    per_run("retries", "attempts", "attempts after a request's first", ("attempt",), "never",
+            lambda run: len(run.attempts) - len(run.requests)),
+    per_run("requests_per_s", "1/s", "successful requests / duration", (*_SPAN, "status"), "no duration",
+            lambda run: _rate(len(run.succeeded), run)),
+    per_run("output_tokens_per_s", "1/s", "their output tokens / duration", (*_SPAN, "output_tokens"),
+            "no duration", lambda run: _rate(_tokens(run.succeeded), run)),
+    per_run("peak_in_flight", "requests", "most of a client's between admission and finish at once",
+            _IN_FLIGHT, "never", lambda run: peak_in_flight(run.requests)),
+    per_run("mean_in_flight", "requests", "time between admission and finish / duration",
+            _IN_FLIGHT, "no duration", _mean_in_flight),
+    per_run("length_disagreements", "requests", "usage and count of tokens differ",
+            ("output_tokens", "counted_tokens"), "never",
+            lambda run: sum(r.counted_tokens != r.output_tokens for r in run.attempts)),
+    per_run("coalesced", "%", "reads that held several chunks / chunks",
+            ("coalesced_reads", "chunk_tokens"), "no chunk", _coalesced),
+    per_run("token_error_p99", "ms", "P99 of token_error in the run", TOKEN_ERROR.needs, _UNKNOWN,
+            lambda run: p99_ms(TOKEN_ERROR, run)),
+    per_run("ttft_error_mean", "ms", "mean of ttft_error in the run", TTFT_ERROR.needs, _UNKNOWN,
+            lambda run: _mean_ms(TTFT_ERROR, run)),
+    per_run("ttft_error_p99", "ms", "P99 of ttft_error in the run", TTFT_ERROR.needs, _UNKNOWN,
+            lambda run: p99_ms(TTFT_ERROR, run)),
+    per_run("client_cpu_a_token", "us", "CPU time of the client / output tokens",
+            ("client_cpu_ns", "output_tokens"), "not recorded", _cpu),
+    per_run("client_memory", "MiB", "largest resident set of the client", ("client_max_rss_kib",),
+            "not recorded", _memory),
+    per_run("start_to_first_request", "s", "first request sent - process launched",
+            ("launched_ns", "sent_ns"), "not recorded", _start),
 )  # fmt: skip
 
-
-def _batch(steps: Sequence[Step]) -> list[int]:
-    return [int(step["batch"]) for step in steps]
-
-
 OF_CELL = (
-    CellMetric("peak_in_flight_together", "requests", "the same of all clients of the cell",
-               ("admitted_ns", "finish_ns"), "never",
-               lambda runs, _: peak_in_flight(request for run in runs for request in run.requests)),
-    CellMetric("peak_step_batch", "requests", "most in a step of the server's engine", ("batch",),
-               "steps unknown", lambda _, steps: max(_batch(steps), default=None)),
-    CellMetric("mean_step_batch", "requests", "mean over the steps of the server's engine", ("batch",),
-               "steps unknown", lambda _, steps: sum(_batch(steps)) / len(steps) if steps else None),
+    Metric("peak_in_flight_together", "requests", "the same of all clients of the cell", _IN_FLIGHT, "never",
+           lambda cell: [peak_in_flight(cell.requests)]),
+    Metric("peak_step_batch", "requests", "most in a step of the server's engine", ("batch",),
+           "steps unknown", lambda cell: [max(step.batch for step in cell.steps)] if cell.steps else []),
+    Metric("mean_step_batch", "requests", "mean over the steps of the server's engine", ("batch",),
+           "steps unknown",
+           lambda cell: [sum(s.batch for s in cell.steps) / len(cell.steps)] if cell.steps else []),
 )  # fmt: skip
 
 SLO = {f"{metric.name}_ms": metric for metric in TIMES}
 
 
-def goodput(slo: Mapping[str, float]) -> RunMetric:
-    """Requests that met every bound of `slo` (named as in SLO, ms) a second; what is undefined is not met.
+def goodput(slo: Mapping[str, float]) -> Metric:
+    """Requests per second that met every bound of `slo` (named as in SLO, ms); what is undefined is not met.
 
     Raises ConfigError for a bound of no such name, or that is no positive number.
     """
@@ -307,14 +289,18 @@ def goodput(slo: Mapping[str, float]) -> RunMetric:
     if wrong := [name for name, bound in slo.items() if not bound > 0]:
         raise ConfigError(f"slo {wrong[0]} is {slo[wrong[0]]}, must be a positive number of ms")
 
-    def met(request: RequestRecord, run: Run) -> bool:
-        metrics = [(SLO[name], bound * 1e6) for name, bound in slo.items()]
-        times = [(metric.times(request) if metric.has(run) else (), bound_ns) for metric, bound_ns in metrics]
-        return all(len(values) > 0 and max(values) <= bound_ns for values, bound_ns in times)
+    def met(request: RequestRecord, name: str) -> bool:
+        times = SLO[name].in_request(request)
+        return len(times) > 0 and max(times) <= slo[name] * 1e6
+
+    def of(run: Run) -> float | None:
+        if "slip_ms" in slo and not is_open_loop(run):
+            return _rate(0, run)
+        return _rate(sum(all(met(request, name) for name in slo) for request in run.succeeded), run)
 
     words = " and ".join(f"{name} <= {bound:g}" for name, bound in sorted(slo.items()))
     needs = tuple(need for name in sorted(slo) for need in SLO[name].needs)
-    return RunMetric(
+    return per_run(
         *("goodput_per_s", "1/s", f"successful requests with {words} / duration", needs, "no SLO declared"),
-        lambda run: _rate(sum(met(request, run) for request in run.succeeded), run) if slo else None,
+        lambda run: of(run) if slo else None,
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from inference_lab.analysis.flags import of_record
-from inference_lab.analysis.load_runs import Run, Step, peak_in_flight, runs_of
+from inference_lab.analysis.load_runs import Cell, cells_of, peak_in_flight
 from inference_lab.analysis.metrics import (
     AGAINST_TRUTH,
     OF_CELL,
@@ -18,10 +18,9 @@ from inference_lab.analysis.metrics import (
     TIMES,
     TOKEN_ERROR,
     TTFT_ERROR,
-    Metric,
     goodput,
 )
-from inference_lab.analysis.server_side import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
+from inference_lab.analysis.server_metrics import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
 from inference_lab.analysis.statistics import Estimate, estimate
 from inference_lab.analysis.summary_table import CODES, SEPARATOR
 from inference_lab.analysis.two_sides import Doubt, doubts, is_timed, stamps_of
@@ -42,119 +41,93 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     Of a time, quantiles over all its values with order-statistic intervals; of a number of runs, `median`
     over the runs with its interval, and `value` where every run had the same.
     """
-    cells: dict[tuple[tuple[str, str], ...], list[Run]] = {}
-    for run in _runs(record, judge):
-        cells.setdefault(tuple(run.cell.items()), []).append(run)
-    keys = list(dict.fromkeys(key for cell in cells for key, _ in cell))
+    cells = _cells(record, judge)
     vary: Mapping[str, Any] = record.manifest["conditions"].get("vary", {})
     of_all = [
         Doubt(flag, is_timed if flag.code == "busy" else lambda _: True)
         for flag in of_record(record, {"max_others_cpu": math.inf, **judge})
     ]
     rows: list[Row] = []
-    for cell, runs in sorted(cells.items(), key=lambda item: _place(dict(item[0]), record)):
-        fixed = [pair for pair in cell if pair[0] not in vary]
-        beside = [run for other, runs in cells.items() if set(fixed) <= set(other) for run in runs]
-        steps = [step for step in record.rows if all(step[key] == value for key, value in cell)]
-        found = [*of_all, *doubts(runs, beside, steps, record, judge)]
-        for row in _rows(runs, steps, record, judge):
+    for cell in cells:
+        fixed = {pair for pair in cell.conditions.items() if pair[0] not in vary}
+        beside = [run for other in cells if fixed <= set(other.conditions.items()) for run in other.runs]
+        found = [*of_all, *doubts(cell, beside, record, judge)]
+        for row in _rows(cell, record, judge):
             kept = [doubt.flag for doubt in found if doubt.concerns(row)]
             codes = {*row.get("flags", "").split(), *(flag.code for flag in kept)}
             advice = [*filter(None, [row.get("advice")]), *(flag.advice for flag in kept)]
             row["flags"] = " ".join(code for code in CODES if code in codes)
-            rows.append({**dict(cell), **row, "advice": SEPARATOR.join(advice)})
-    return csv_text([*keys, *COLUMNS], rows)
+            rows.append({**cell.conditions, **row, "advice": SEPARATOR.join(advice)})
+    return csv_text([*dict.fromkeys(key for cell in cells for key in cell.conditions), *COLUMNS], rows)
 
 
 def calibrated(record: Record, judge: Mapping[str, Any]) -> list[Row]:
-    """The rows of a record of one cell that say what its calibration says of the client's times."""
-    return [{**dict.fromkeys(COLUMNS, ""), **row} for row in _calibrated(record, _runs(record, judge))]
+    """The rows of a record of one cell with the error of the client's own times, from its calibration."""
+    rows = [row for cell in _cells(record, judge) for row in _calibrated(record, cell)]
+    return [{**dict.fromkeys(COLUMNS, ""), **row} for row in rows]
 
 
-def _runs(record: Record, judge: Mapping[str, Any]) -> list[Run]:
-    return runs_of(record, steady=judge.get("window", "steady") == "steady")
+def _cells(record: Record, judge: Mapping[str, Any]) -> list[Cell]:
+    return cells_of(record, steady=judge.get("window", "steady") == "steady")
 
 
-def _place(cell: Mapping[str, str], record: Record) -> list[int]:
-    """Where a cell stands: in the order in which the varied values were declared."""
-    vary: Mapping[str, Sequence[Any]] = record.manifest["conditions"].get("vary", {})
-    return [
-        [str(value) for value in values].index(cell[axis]) for axis, values in vary.items() if axis in cell
-    ]
-
-
-def _rows(
-    runs: Sequence[Run], steps: Sequence[Step], record: Record, judge: Mapping[str, Any]
-) -> Iterator[Row]:
-    for metric in (*TIMES, *AGAINST_TRUTH, *STEPS):
-        if values := [value for run in runs for value in metric.values(run)]:
-            yield {**_named(metric), **_of_times(values)}
-    for metric in (*OF_RUN, goodput(judge.get("slo") or {}), *OF_SERVER):
-        if found := [value for run in runs if (value := metric.of(run)) is not None]:
-            notes = [run.note for run in runs if run.note] if metric.name == "measured" else []
-            yield {**_named(metric), **_of_runs(found), "advice": SEPARATOR.join(dict.fromkeys(notes))}
-    for metric in OF_CACHE:
-        if values := metric.values(record, runs):
-            yield {**_named(metric), **_of_runs(values)}
-    for metric in OF_FRESH:
-        if values := metric.values(runs):
-            yield {**_named(metric), **_of_runs(values)}
-    for metric in OF_CELL:
-        if (value := metric.of(runs, steps)) is not None:
-            yield {**_named(metric), **_of_runs([value])}
-    yield from _calibrated(record, runs)
-
-
-def _named(metric: Metric) -> Row:
-    return {"metric": metric.name, "unit": metric.unit, "formula": metric.formula}
+def _rows(cell: Cell, record: Record, judge: Mapping[str, Any]) -> Iterator[Row]:
+    times = (*TIMES, *AGAINST_TRUTH, *STEPS)
+    numbers = (*OF_RUN, goodput(judge.get("slo") or {}), *OF_SERVER, *OF_CACHE, *OF_FRESH, *OF_CELL)
+    for metric in (*times, *numbers):
+        if values := metric.values(cell):
+            notes = [run.note for run in cell.runs if run.note] if metric.name == "measured" else []
+            yield {
+                **{"metric": metric.name, "unit": metric.unit, "formula": metric.formula},
+                **(_of_times(values) if metric in times else _of_runs(values)),
+                "advice": SEPARATOR.join(dict.fromkeys(notes)),
+            }
+    yield from _calibrated(record, cell)
 
 
 def _of_times(values: Sequence[float]) -> Row:
     """Columns of a time whose values are ns."""
     times = np.array(values)
-    found = {name: estimate(times, quantile) for name, quantile in QUANTILES.items()}
-    numbers = {
-        "mean_ms": math.fsum(values) / len(values),
-        **{key: value for name, each in found.items() for key, value in _with_bounds(f"{name}{{}}_ms", each)},
-        "min_ms": min(values),
-        "max_ms": max(values),
-    }
+    numbers: dict[str, float | None] = {"mean_ms": math.fsum(values) / len(values)}
+    for name, quantile in QUANTILES.items():
+        numbers |= _with_bounds(f"{name}{{}}_ms", estimate(times, quantile))
+    numbers |= {"min_ms": min(values), "max_ms": max(values)}
     return {"n": str(len(values)), **{name: _text(number, 1e6) for name, number in numbers.items()}}
 
 
 def _of_runs(values: Sequence[float]) -> Row:
     """Columns of a number that each run has one of."""
-    found = _with_bounds("median{}", estimate(np.array(values, dtype=float), 0.5))
+    median = _with_bounds("median{}", estimate(np.array(values, dtype=float), 0.5))
     same = values[0] if len(set(values)) == 1 else None
-    return {"n": str(len(values)), "value": _text(same), **{name: _text(number) for name, number in found}}
+    numbers = {"value": same, **median}
+    return {"n": str(len(values)), **{name: _text(number) for name, number in numbers.items()}}
 
 
-def _with_bounds(name: str, found: Estimate) -> list[tuple[str, float | None]]:
-    return [(name.format(end), number) for end, number in zip(("", "_lo", "_hi"), found.bounds, strict=True)]
+def _with_bounds(name: str, found: Estimate) -> dict[str, float | None]:
+    return {name.format(end): number for end, number in zip(("", "_lo", "_hi"), found.bounds, strict=True)}
 
 
 def _text(number: float | None, per: float = 1) -> str:
     return "" if number is None else f"{number / per:.9g}"
 
 
-def _calibrated(record: Record, runs: Sequence[Run]) -> Iterator[Row]:
+def _calibrated(record: Record, cell: Cell) -> Iterator[Row]:
     """The error of the client's own token times, as calibrated with the same stamps at as many streams."""
     calibration = record.calibration
-    if calibration is None or not any("clock" in session for session in runs[0].sessions):
+    if calibration is None or not any("clock" in session for session in cell.runs[0].sessions):
         return  # virtual time has no error
-    clock = stamps_of(runs)
+    clock, streams = stamps_of(cell), peak_in_flight(cell.requests)
     of_clock = [row for row in calibration.rows if row["path"] == clock]
     known = [row for row in of_clock if row["metric"] == TOKEN_ERROR.name]
     if not known:
         return
-    streams = peak_in_flight(request for run in runs for request in run.requests)
     enough = [row for row in known if int(row["streams"]) >= streams]
     leans = min(enough or known, key=lambda row: abs(int(row["streams"]) - streams))
     words = f"leans on {calibration.name}: {clock} stamps, {leans['streams']} streams"
     words += "" if enough else f", fewer than the {streams} in flight here: calibrate that many"
-    beside = [row for row in of_clock if row["streams"] == leans["streams"] and row["flags"]]
-    flagged = [row for row in beside if row["metric"].startswith((TOKEN_ERROR.name, TTFT_ERROR.name))]
-    codes = dict.fromkeys(code for row in flagged for code in row["flags"].split())
+    errors = [row for row in of_clock if row["metric"].startswith((TOKEN_ERROR.name, TTFT_ERROR.name))]
+    beside = [row["flags"] for row in errors if row["streams"] == leans["streams"]]
+    codes = dict.fromkeys(" ".join(beside).split())
     words += f"; that cell is flagged there: {', '.join(codes)}" if codes else ""
     kept = ("unit", "formula", "n", "mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms", "flags")
     yield {"metric": f"calibrated_{TOKEN_ERROR.name}", **{n: leans[n] for n in kept}, "advice": words}

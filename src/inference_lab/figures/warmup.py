@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from inference_lab.analysis.load_runs import runs_of
-from inference_lab.analysis.metrics import TIMES
-from inference_lab.analysis.server_side import BAND, OF_FRESH, by_fresh_server, steady_below, warmup
+from inference_lab.analysis.metrics import ITL, TTFT
+from inference_lab.analysis.server_metrics import STEADY_QUANTILE, by_fresh_server, steady_below, warmup
 from inference_lab.errors import RecordError
 from inference_lab.figures.style import MARKS, Line, Mark, page, scale, styled, svg
 from inference_lab.records.record import View
@@ -19,7 +19,7 @@ def draw(view: View) -> str:
     Raises RecordError when no server was watched from its first request on, or more than marks tell apart.
     """
     runs = runs_of(view.record, steady=False)
-    metrics = [metric for metric in TIMES if metric.name in _LABELS]
+    metrics = (TTFT, ITL)
     found = {metric.name: by_fresh_server(runs, metric) for metric in metrics}
     servers = list(found["ttft"])
     if not 0 < len(servers) <= len(MARKS):
@@ -32,12 +32,12 @@ def draw(view: View) -> str:
         for server, mark in zip(servers, MARKS, strict=False)
     }
     head = (
-        f"Every request. Dotted: P{100 * BAND:.0f} of the second half of each server's requests; the first"
-        " ones in a row above it are its warm-up."
+        f"Every request. Dotted: P{100 * STEADY_QUANTILE:.0f} of the second half of each server's requests;"
+        " the first ones in a row above it are its warm-up."
     )
     foot = [
-        Line(f"{metric.name}, requests of warm-up: {_warmups(found[metric.time.name])}.")
-        for metric in OF_FRESH
+        Line(f"warmup_{metric.name}, requests of warm-up: {_warmups(found[metric.name])}.")
+        for metric in metrics
     ]
     figure, panels = page(view, legend, [170, 170], "from the first request of a fresh server", head, *foot)
     for panel, metric in zip(panels, metrics, strict=True):

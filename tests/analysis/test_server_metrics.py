@@ -6,7 +6,7 @@ from typing import Any
 
 from inference_lab.analysis.load_runs import runs_of
 from inference_lab.analysis.metrics import TTFT
-from inference_lab.analysis.server_side import by_fresh_server, warmup
+from inference_lab.analysis.server_metrics import by_fresh_server, warmup
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import summary_rows
 from inference_lab.records.record import Record
