@@ -70,9 +70,10 @@ class Drawn:
         return [(float(x), float(y)) for path in paths for x, y in POINT.findall(path.get("d", ""))]
 
     def fill(self, name: str) -> str:
-        """The fill of the group's first marker."""
-        use = next(self.groups[name].iter(f"{SVG}use"))
-        return re.findall(r"fill: (#\w+)", use.get("style", ""))[0]
+        """The fill of the group's first marker, which the marker or the group around it has."""
+        parts = self.groups[name].iter()
+        styles = [part.get("style", "") for part in parts if part.tag in (f"{SVG}g", f"{SVG}use")]
+        return re.findall(r"fill: (#\w+)", " ".join(styles))[0]
 
     def names(self, start: str) -> list[str]:
         """The groups whose name begins so."""
