@@ -1,4 +1,4 @@
-"""The caches: where a token stands, what an append touches, who shares memory, and what a step costs."""
+"""Decoding with a cache: who shares memory, what is read, and what a step costs."""
 
 import unittest
 from typing import Any, ClassVar
@@ -8,14 +8,8 @@ import numpy as np
 
 from inference_lab.mechanisms import attention
 from inference_lab.mechanisms.arrays import Array
-from inference_lab.mechanisms.kv_cache import CACHES, DynamicCache, KVCache, PreallocatedCache
+from inference_lab.mechanisms.kv_cache import CACHES, KVCache, PreallocatedCache
 from tests.scalar_oracle import inputs, read_only
-
-
-def rows(T: int, seed: int = 0) -> tuple[Array, Array]:
-    """Keys (2, T, 3) and values (2, T, 5), all different."""
-    rng = np.random.default_rng(seed)
-    return rng.standard_normal((2, T, 3)), rng.standard_normal((2, T, 5))
 
 
 def new(kind: type[KVCache], T: int = 4) -> KVCache:
@@ -24,36 +18,7 @@ def new(kind: type[KVCache], T: int = 4) -> KVCache:
 
 
 class CacheTest(unittest.TestCase):
-    """What both caches promise."""
-
-    def test_a_token_stands_where_it_was_appended(self) -> None:
-        """After n appends keys and values are exactly the first n rows, and length is n."""
-        k, v = rows(4)
-        for name, kind in CACHES.items():
-            cache = new(kind)
-            self.assertEqual((cache.length, cache.keys.shape), (0, (2, 0, 3)))
-            for t in range(4):
-                cache.append(k[:, t], v[:, t])
-                with self.subTest(cache=name, t=t):
-                    self.assertEqual(cache.length, t + 1)
-                    np.testing.assert_array_equal(cache.keys, k[:, : t + 1])
-                    np.testing.assert_array_equal(cache.values, v[:, : t + 1])
-
-    def test_an_append_copies_what_it_is_given(self) -> None:
-        """Writing over k and v after an append, as the decode loop does, leaves the cache as it was."""
-        k, v = rows(4)
-        for name, kind in CACHES.items():
-            cache = new(kind)
-            key, value = np.empty((2, 3)), np.empty((2, 5))
-            for t in range(4):
-                key[...], value[...] = k[:, t], v[:, t]
-                cache.append(key, value)
-                with self.subTest(cache=name, t=t):
-                    self.assertFalse(np.shares_memory(cache.keys, key))
-                    self.assertFalse(np.shares_memory(cache.values, value))
-                    key[...], value[...] = np.nan, np.nan
-                    np.testing.assert_array_equal(cache.keys, k[:, : t + 1])
-                    np.testing.assert_array_equal(cache.values, v[:, : t + 1])
+    """What a decode hands out."""
 
     def test_returned_caches_share_nothing_with_the_inputs(self) -> None:
         """Output and caches share no memory with x or a weight, even with identity weights and T = 1."""
@@ -85,42 +50,15 @@ class CacheTest(unittest.TestCase):
                     np.testing.assert_array_equal(result, before)
 
 
-class DynamicCacheTest(unittest.TestCase):
-    """The cache that grows."""
-
-    def test_what_was_handed_out_never_changes(self) -> None:
-        """Each append makes new arrays; those returned by earlier steps keep their rows."""
-        k, v = rows(4)
-        cache = DynamicCache((2, 4), 3, 5, np.float64)
-        handed_out: list[Array] = []
-        for t in range(4):
-            cache.append(k[:, t], v[:, t])
-            self.assertFalse(any(np.shares_memory(cache.keys, earlier) for earlier in handed_out))
-            handed_out.append(cache.keys)
-        cache.keys[...] = np.nan
-        for t, keys in enumerate(handed_out[:-1]):
-            np.testing.assert_array_equal(keys, k[:, : t + 1])
-
-
 class PreallocatedCacheTest(unittest.TestCase):
-    """The cache of slots."""
-
-    def test_slots_stay_where_they_are(self) -> None:
-        """No append moves or reallocates: keys begin at one address, with one distance between slots."""
-        k, v = rows(4)
-        cache = PreallocatedCache((2, 4), 3, 5, np.float64)
-        places: set[tuple[int, tuple[int, ...]]] = set()
-        for t in range(4):
-            cache.append(k[:, t], v[:, t])
-            places.add((cache.keys.ctypes.data, cache.keys.strides))
-        self.assertEqual(len(places), 1)
+    """What a decode sees of slots."""
 
     def test_a_stale_slot_is_overwritten(self) -> None:
         """Slots used again for other tokens hold the new rows alone, and a decode with them is right."""
         x, *weights = inputs(2, 4)
         cache = new(PreallocatedCache)
         for sequences in (x, 7 - x, -x):
-            cache.length = 0
+            cache.reset()
             for t in range(4):
                 output, _, keys, values = attention.decode_step(sequences[:, t], *weights, cache)
                 expected, k_cache, v_cache = attention.cached_attention(sequences[:, : t + 1], *weights)
@@ -140,18 +78,6 @@ class PreallocatedCacheTest(unittest.TestCase):
             for path in attention.DECODE_PATHS.values():
                 np.testing.assert_allclose(path(*arrays), expected, rtol=0, atol=1e-14)
 
-    def test_a_returned_view_sees_later_writes(self) -> None:
-        """Documented: keys handed out before the slots are reused show the new token afterwards."""
-        k, v = rows(2)
-        cache = new(PreallocatedCache)
-        cache.append(k[:, 0], v[:, 0])
-        handed_out = cache.keys
-        cache.append(k[:, 1], v[:, 1])
-        np.testing.assert_array_equal(handed_out, k[:, :1])
-        cache.length = 0
-        cache.append(k[:, 1], v[:, 1])
-        np.testing.assert_array_equal(handed_out, k[:, 1:])
-
 
 class EveryDecodeStartsEmptyTest(unittest.TestCase):
     """A repeat is a whole decode."""
@@ -167,7 +93,7 @@ class EveryDecodeStartsEmptyTest(unittest.TestCase):
                 cache: KVCache, k: Array, v: Array, append: Any = append, lengths: list[int] = lengths
             ) -> None:
                 lengths.append(cache.length)
-                self.assertEqual((k.shape, v.shape), ((2, 3), (2, 5)))
+                self.assertEqual((k.shape, v.shape), ((2, 1, 3), (2, 1, 5)))
                 append(cache, k, v)
 
             with mock.patch.object(kind, "append", spy):
@@ -229,7 +155,7 @@ class WorkTest(unittest.TestCase):
             self.assertEqual(max(self.products(path, *arrays)), B * C * (2 * D + E))
 
     def test_a_timed_path_holds_no_check(self) -> None:
-        """The paths and `sequential` call no check, so that a timed call is arithmetic alone."""
+        """The paths call no check, so that a timed call is arithmetic alone."""
         arrays = inputs(2, 4)
         refuse = AssertionError("checked")
         with (
@@ -239,17 +165,6 @@ class WorkTest(unittest.TestCase):
         ):
             for path in attention.DECODE_PATHS.values():
                 path(*arrays)
-                attention.sequential(path, *arrays)
-
-    def test_sequential_repeats_the_work_of_one(self) -> None:
-        """A loop over B sequences makes B times the products of one, each of them one sequence large."""
-        x, *weights = inputs(4, 7)
-        one = self.products(attention.preallocated, x[0], *weights)
-
-        def looped(*arrays: Array) -> Array:
-            return attention.sequential(attention.preallocated, *arrays)
-
-        self.assertEqual(sorted(self.products(looped, x, *weights)), sorted(one * 4))
 
 
 class InputsAreLeftAloneTest(unittest.TestCase):

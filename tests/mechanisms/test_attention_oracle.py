@@ -93,7 +93,7 @@ class EveryPathMeetsTheOracleTest(unittest.TestCase):
         x, wq, wk, wv = inputs(2, 128, C=64, D=64, E=64)
         expected = attention.decode_without_cache(x, wq, wk, wv)
         others = {
-            "last query": attention.decode_without_cache_last_query(x, wq, wk, wv),
+            "last query": attention.no_cache_last_query(x, wq, wk, wv),
             "one pass": attention.causal_attention(x, wq, wk, wv),
             "default": attention.cached_attention(x, wq, wk, wv)[0],
             "dynamic": attention.cached_attention(x, wq, wk, wv, cache="dynamic")[0],
@@ -149,18 +149,6 @@ class BatchTest(unittest.TestCase):
                         np.testing.assert_allclose(batched[b], alone, rtol=0, atol=1e-14)
                         one = path(x[b : b + 1], *weights)
                         np.testing.assert_allclose(one[0], alone, rtol=0, atol=1e-14)
-
-    def test_sequential_equals_batched(self) -> None:
-        """Decoding the sequences one after another gives the batch's output, for each path."""
-        for B in BATCH_SIZES:
-            arrays = inputs(B, 7, seed=B)
-            for name, path in attention.DECODE_PATHS.items():
-                with self.subTest(path=name, B=B):
-                    output = attention.sequential(path, *arrays)
-                    np.testing.assert_allclose(output, path(*arrays), rtol=0, atol=1e-14)
-        x, *weights = arrays
-        alone = attention.sequential(attention.preallocated, x[0], *weights)
-        np.testing.assert_allclose(alone, output[0], rtol=0, atol=1e-14)
 
     def test_no_sequence_sees_another(self) -> None:
         """Changing one sequence leaves every other sequence's output and caches bit-identical."""

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from inference_lab.errors import InputError
 from inference_lab.mechanisms import kv_capacity
+from inference_lab.mechanisms.kv_cache import DynamicCache, PreallocatedCache
 from inference_lab.mechanisms.kv_capacity import BYTES_PER_ELEMENT, GIB, PUBLISHED_MODELS, Capacity, KVShape
-from inference_lab.mechanisms.multi_head import DynamicHeadCache, PreallocatedHeadCache
 from tests import subject
 
 tried = subject.of(kv_capacity)
@@ -33,12 +33,12 @@ class BytesTest(unittest.TestCase):
         for dtype in ("float64", "float32", "float16", "int8"):
             with self.subTest(dtype=dtype):
                 expected = tried.KVShape(1, G, D).nbytes(dtype, T, B)
-                self.assertEqual(PreallocatedHeadCache(B, G, D, dtype, T).nbytes, expected)
-                grown = DynamicHeadCache(B, G, D, dtype)
+                self.assertEqual(PreallocatedCache((B, G, T), D, D, dtype).nbytes, expected)
+                grown = DynamicCache((B, G, T), D, D, dtype)
                 for _ in range(T):
                     grown.append(*(np.ones((B, G, 1, D), dtype),) * 2)
                 self.assertEqual(grown.nbytes, expected)
-                self.assertEqual(grown.k.nbytes + grown.v.nbytes, expected)
+                self.assertEqual(grown.keys.nbytes + grown.values.nbytes, expected)
 
     def test_bytes_per_element_are_numpys(self) -> None:
         """Each dtype NumPy has takes the bytes of the table."""

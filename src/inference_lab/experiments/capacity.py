@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from inference_lab.errors import ConfigError
+from inference_lab.mechanisms.kv_cache import PreallocatedCache
 from inference_lab.mechanisms.kv_capacity import BYTES_PER_ELEMENT, GIB, PUBLISHED_MODELS, Capacity, KVShape
-from inference_lab.mechanisms.multi_head import PreallocatedHeadCache
 from inference_lab.records.record import Measurement, tabulated
 
 COLUMNS = (
@@ -70,7 +70,8 @@ def measured_bytes_per_token(shape: KVShape, dtype: str, capacity: int) -> int |
     """Bytes a token of real preallocated caches, one a layer; None when NumPy has no such dtype."""
     if dtype == "bfloat16":
         return None
-    layer = PreallocatedHeadCache(1, shape.num_kv_heads, shape.head_dim, np.dtype(dtype), capacity)
+    D = shape.head_dim
+    layer = PreallocatedCache((1, shape.num_kv_heads, capacity), D, D, np.dtype(dtype))
     return layer.nbytes * shape.num_layers // capacity
 
 

@@ -17,12 +17,10 @@ import numpy as np
 
 from inference_lab.errors import ConfigError
 from inference_lab.mechanisms.arrays import Array
+from inference_lab.mechanisms.kv_cache import DynamicCache, KVCache, PreallocatedCache
 from inference_lab.mechanisms.multi_head import (
-    DynamicHeadCache,
     FusedWeights,
-    HeadCache,
     Newest,
-    PreallocatedHeadCache,
     check_inputs,
     decode,
     fuse,
@@ -55,11 +53,11 @@ class Cell(NamedTuple):
         """wq, wk, wv, H, G: what every step takes besides its token."""
         return self[1:6]
 
-    def cache(self, kind: type[HeadCache]) -> HeadCache:
+    def cache(self, kind: type[KVCache]) -> KVCache:
         """An empty cache with room for every token of x."""
         B, tokens, C = self.x.shape
-        capacity = tokens if kind is PreallocatedHeadCache else 0
-        return kind(B, self.num_kv_heads, C // self.num_heads, self.x.dtype, capacity)
+        D = C // self.num_heads
+        return kind((B, self.num_kv_heads, tokens), D, D, self.x.dtype, columns=True)
 
 
 def cells(section: Mapping[str, Any]) -> list[Cell]:
@@ -90,15 +88,15 @@ def cells(section: Mapping[str, Any]) -> list[Cell]:
     return found
 
 
-def repeated(q: Array, k_columns: Array, v: Array, output: Array) -> None:
+def repeated(q: Array, key_columns: Array, v: Array, output: Array) -> None:
     """As `newest_blocks`, but K and V are copied out to all H heads."""
     B, G, group, D = q.shape
     one_each = (B, G * group, 1, D)
-    every_k, every_v = np.repeat(k_columns, group, axis=1), np.repeat(v, group, axis=1)
+    every_k, every_v = np.repeat(key_columns, group, axis=1), np.repeat(v, group, axis=1)
     newest_blocks(q.reshape(one_each), every_k, every_v, output.reshape(one_each))
 
 
-def steps(cell: Cell, kind: type[HeadCache], attend: Newest = newest_blocks) -> Call:
+def steps(cell: Cell, kind: type[KVCache], attend: Newest = newest_blocks) -> Call:
     """A call -> (B, H, decode_steps, D): every token of x behind its first T, one by one."""
     T, weights, cache = cell.sequence_length, fuse(*cell.weights), cell.cache(kind)
     if cell.x.shape[1] == T:
@@ -112,11 +110,11 @@ def steps(cell: Cell, kind: type[HeadCache], attend: Newest = newest_blocks) -> 
     return call
 
 
-def fill(cell: Cell, form: Callable[[Array, FusedWeights, HeadCache], Array]) -> Call:
+def fill(cell: Cell, form: Callable[[Array, FusedWeights, KVCache], Array]) -> Call:
     """A call -> (B, H, T, D): all T tokens into an empty cache, at once or one by one."""
     if over := cell.x.shape[1] - cell.sequence_length:
         raise ConfigError(f"decode_steps is {over} under fixed; prefill and stepwise take none, remove it")
-    weights, cache = fuse(*cell.weights), cell.cache(PreallocatedHeadCache)
+    weights, cache = fuse(*cell.weights), cell.cache(PreallocatedCache)
 
     def call() -> Array:
         cache.reset()
@@ -126,9 +124,9 @@ def fill(cell: Cell, form: Callable[[Array, FusedWeights, HeadCache], Array]) ->
 
 
 PATHS: dict[str, Callable[[Cell], Call]] = {
-    "preallocated": lambda cell: steps(cell, PreallocatedHeadCache),
-    "dynamic": lambda cell: steps(cell, DynamicHeadCache),
-    "repeated": lambda cell: steps(cell, PreallocatedHeadCache, repeated),
+    "preallocated": lambda cell: steps(cell, PreallocatedCache),
+    "dynamic": lambda cell: steps(cell, DynamicCache),
+    "repeated": lambda cell: steps(cell, PreallocatedCache, repeated),
     "prefill": lambda cell: fill(cell, prefill),
     "stepwise": lambda cell: fill(cell, decode),
 }

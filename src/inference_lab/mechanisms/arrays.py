@@ -47,8 +47,8 @@ def check_sizes(*arguments: tuple[str, object, str]) -> None:
         _check_axes(name, array.shape, axes, agreed)
 
 
-def check_integer(name: str, value: object, least: int) -> None:
-    """Nothing, when `value` is an integer of at least `least`; else InputError. A bool is a slip."""
+def check_count(name: str, value: object, least: int = 1) -> None:
+    """Raise InputError unless `value` is an integer of at least `least`. A bool is a slip."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
         raise InputError(f"{name} is {value!r}, must be an integer of at least {least}")
 

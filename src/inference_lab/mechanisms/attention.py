@@ -90,15 +90,6 @@ def preallocated(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     return _decode(x, wq, wk, wv, _empty_cache(PreallocatedCache, x, wk, wv))
 
 
-def sequential(path: DecodePath, x: Array, wq: Array, wk: Array, wv: Array) -> Array:
-    """(B, T, C) -> (B, T, E): the sequences decoded by `path` one after another."""
-    check_sizes(("x", x, "... T C"), ("wv", wv, "C E"))
-    output = np.empty((*x.shape[:-1], wv.shape[1]), x.dtype)
-    for b in np.ndindex(*x.shape[:-2]):
-        output[b] = path(x[b], wq, wk, wv)
-    return output
-
-
 DECODE_PATHS: dict[str, DecodePath] = {
     path.__name__: path for path in (no_cache, no_cache_last_query, dynamic, preallocated)
 }
@@ -138,22 +129,23 @@ def _decode(x: Array, wq: Array, wk: Array, wv: Array, cache: KVCache) -> Array:
     """(..., T, C) -> (..., T, E): T steps from an empty cache, each projecting its own token alone."""
     output = np.empty((*x.shape[:-1], wv.shape[1]), x.dtype)
     w_qkv = _fuse(wq, wk, wv)
-    qkv = np.empty((*x.shape[:-2], w_qkv.shape[1]), x.dtype)
+    qkv = np.empty((*x.shape[:-2], 1, w_qkv.shape[1]), x.dtype)
     q, k, v = _split(qkv, wk.shape[1])  # views: every product below fills them
+    newest, query = qkv[..., 0, :], q[..., 0, :]
     row = np.empty((*x.shape[:-2], 1), x.dtype)
     for t in range(x.shape[-2]):
-        np.matmul(x[..., t, :], w_qkv, out=qkv)
-        _step(q, k, v, cache, output[..., t, :], row)
+        np.matmul(x[..., t, :], w_qkv, out=newest)
+        cache.append(k, v)
+        _attend_newest(query, cache, output[..., t, :], row)
     return output
 
 
-def _step(q: Array, k: Array, v: Array, cache: KVCache, output: Array, row: Array) -> Array:
-    """(..., D), (..., D), (..., E) of the newest token -> exponentials (..., length).
+def _attend_newest(q: Array, cache: KVCache, output: Array, row: Array) -> Array:
+    """(..., D) of the newest token -> exponentials (..., length).
 
-    Appends k and v to `cache`, writes the attention of q into `output` (..., E) and the sums of the
-    exponentials into `row` (..., 1).
+    Writes its attention to all of `cache` into `output` (..., E), the sums of the exponentials into `row`
+    (..., 1).
     """
-    cache.append(k, v)
     scores = np.matvec(cache.keys, q)
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True, out=row)
     exponentials = np.exp(scores, out=scores)
@@ -174,12 +166,6 @@ def decode_without_cache(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     """(..., T, C) -> (..., T, E): `no_cache`, after check_inputs."""
     check_inputs(x, wq, wk, wv)
     return no_cache(x, wq, wk, wv)
-
-
-def decode_without_cache_last_query(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
-    """(..., T, C) -> (..., T, E): `no_cache_last_query`, after check_inputs."""
-    check_inputs(x, wq, wk, wv)
-    return no_cache_last_query(x, wq, wk, wv)
 
 
 def cached_attention(
@@ -206,16 +192,11 @@ def decode_step(
     Raises InputError, the cache unchanged, when the token does not fit the weights or the cache.
     """
     check_arrays(("token", token, "B C|C"), ("wq", wq, "C D"), ("wk", wk, "C D"), ("wv", wv, "C E"))
-    for name, kept, D in (("keys", cache.keys, wk.shape[1]), ("values", cache.values, wv.shape[1])):
-        here, needed = (kept.dtype, kept.shape), (token.dtype, (*token.shape[:-1], cache.length, D))
-        if here != needed:
-            raise InputError(f"cache.{name} is {here[0]} {here[1]}, must be {needed[0]} {needed[1]}")
-    if cache.is_full:
-        raise InputError(f"cache is full with {cache.length} tokens; make one with more slots")
+    q, k, v = _split(token[..., None, :] @ _fuse(wq, wk, wv), wk.shape[1])
+    cache.append(k, v)
     output = np.empty((*token.shape[:-1], wv.shape[1]), token.dtype)
     sums = np.empty((*token.shape[:-1], 1), token.dtype)
-    q, k, v = _split(token @ _fuse(wq, wk, wv), wk.shape[1])
-    weights = _step(q, k, v, cache, output, sums) / sums
+    weights = _attend_newest(q[..., 0, :], cache, output, sums) / sums
     return output, weights, cache.keys, cache.values
 
 

@@ -13,14 +13,10 @@ head (as in multi-head latent attention).
 from dataclasses import dataclass
 
 from inference_lab.errors import InputError
+from inference_lab.mechanisms.arrays import check_count
 
 GIB = 2**30
 BYTES_PER_ELEMENT = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
-
-
-def _check_count(name: str, value: object, least: int = 0) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name} is {value!r}, must be an integer of at least {least}")
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class KVShape:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            _check_count(name, value, least=1)
+            check_count(name, value)
 
     def bytes_per_token(self, dtype: str) -> int:
         """2 · layers · G · D · bytes per element. Raises InputError for a dtype not in the table."""
@@ -43,8 +39,8 @@ class KVShape:
 
     def nbytes(self, dtype: str, sequence_length: int, batch_size: int = 1) -> int:
         """Bytes of `batch_size` sequences of `sequence_length` tokens, without rounding to blocks."""
-        _check_count("sequence_length", sequence_length)
-        _check_count("batch_size", batch_size)
+        check_count("sequence_length", sequence_length, least=0)
+        check_count("batch_size", batch_size, least=0)
         return self.bytes_per_token(dtype) * sequence_length * batch_size
 
 
@@ -61,9 +57,9 @@ class Capacity:
     block_size: int = 1
 
     def __post_init__(self) -> None:
-        _check_count("budget_bytes", self.budget_bytes)
-        _check_count("bytes_per_token", self.bytes_per_token, least=1)
-        _check_count("block_size", self.block_size, least=1)
+        check_count("budget_bytes", self.budget_bytes, least=0)
+        check_count("bytes_per_token", self.bytes_per_token)
+        check_count("block_size", self.block_size)
 
     @property
     def blocks(self) -> int:
@@ -77,7 +73,7 @@ class Capacity:
 
     def blocks_of(self, sequence_length: int) -> int:
         """Blocks that one sequence of this length takes."""
-        _check_count("sequence_length", sequence_length, least=1)
+        check_count("sequence_length", sequence_length)
         return -(-sequence_length // self.block_size)
 
     def sequences(self, sequence_length: int) -> int:

@@ -8,7 +8,7 @@ a group lie side by side, and their queries are the rows of one product, with no
     [B, G, H//G · T, D] @ [B, G, D, S] -> [B, G, H//G · T, S]
 
 A group is then one more sequence to single-head attention, which does the rest (`attention.attend`).
-The caches keep the keys as (B, G, D, S), the order in which this product reads them.
+A cache made with `columns` keeps the keys as (B, G, D, S), the order in which this product reads them.
 
 Does not know clocks, positions, output projections, layers or tokens. Axes: B sequences, T new tokens
 (queries), S all tokens so far (keys), H query heads, G key/value heads, D head width, C model width.
@@ -34,10 +34,10 @@ import numpy as np
 
 from inference_lab.errors import InputError
 from inference_lab.mechanisms import attention
-from inference_lab.mechanisms.arrays import Array, check_arrays, check_integer, check_sizes
-from inference_lab.mechanisms.kv_cache import DynamicHeadCache as DynamicHeadCache
-from inference_lab.mechanisms.kv_cache import HeadCache
-from inference_lab.mechanisms.kv_cache import PreallocatedHeadCache as PreallocatedHeadCache
+from inference_lab.mechanisms.arrays import Array, check_arrays, check_count, check_sizes
+from inference_lab.mechanisms.kv_cache import DynamicCache as DynamicCache  # a reader finds both here
+from inference_lab.mechanisms.kv_cache import KVCache
+from inference_lab.mechanisms.kv_cache import PreallocatedCache as PreallocatedCache
 
 # Queries that one block of a prefill holds of each head: the fewest that keep BLAS busy, so that the corner
 # of keys computed in vain (on average half a block a query) stays small.
@@ -57,7 +57,7 @@ def split_heads(projected: Array, num_heads: int) -> Array:
     the memory order of `projected`. Raises InputError when the width does not split into the heads.
     """
     check_sizes(("projected", projected, "B T C"))
-    check_integer("num_heads", num_heads, 1)
+    check_count("num_heads", num_heads)
     B, T, width = projected.shape
     if width % num_heads:
         raise InputError(f"projected is {width} wide, must be a multiple of its {num_heads} heads")
@@ -109,7 +109,7 @@ def grouped_attention(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     return output.reshape(B, H, T, D), weights.reshape(B, H, T, S)
 
 
-class Step(NamedTuple):
+class StepResult(NamedTuple):
     """What one call of `cached_step` computed for its T new positions."""
 
     q: Array  # (B, H, T, D)
@@ -120,16 +120,16 @@ class Step(NamedTuple):
 
 
 def cached_step(
-    x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int, cache: HeadCache
-) -> Step:
-    """(B, T, C) of new tokens -> Step; the cache grows from S - T to S positions.
+    x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int, cache: KVCache
+) -> StepResult:
+    """(B, T, C) of new tokens -> StepResult; the cache grows from S - T to S positions.
 
     T = 1 is a decode step; a longer x is a prefill, at the start or after what the cache holds.
     """
     q, k, v = project(x, wq, wk, wv, num_heads, num_kv_heads)
     cache.append(k, v)
-    output, weights = grouped_attention(q, cache.k, cache.v)
-    return Step(q, k, v, output, weights)
+    output, weights = grouped_attention(q, cache.keys, cache.values)
+    return StepResult(q, k, v, output, weights)
 
 
 class FusedWeights(NamedTuple):
@@ -157,7 +157,7 @@ def fuse(wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> 
     return FusedWeights(np.concatenate((wq * scale, wk, wv), axis=1), num_heads, num_kv_heads)
 
 
-def prefill(x: Array, weights: FusedWeights, cache: HeadCache) -> Array:
+def prefill(x: Array, weights: FusedWeights, cache: KVCache) -> Array:
     """(B, T, C) -> (B, H, T, D): T tokens at once behind those of the cache, which grows by them.
 
     `cached_step` without its weights. Raises InputError for sizes that do not fit, the cache unchanged.
@@ -165,7 +165,7 @@ def prefill(x: Array, weights: FusedWeights, cache: HeadCache) -> Array:
     _check_fused(x, weights)
     q, k, v = weights.split(x @ weights.qkv)
     cache.append(k, v)
-    return causal_blocks(q, cache.k, cache.v)
+    return causal_blocks(q, cache.keys, cache.values)
 
 
 def causal_blocks(q: Array, k: Array, v: Array) -> Array:
@@ -200,7 +200,7 @@ def causal_blocks(q: Array, k: Array, v: Array) -> Array:
 Newest = Callable[[Array, Array, Array, Array], None]
 
 
-def decode(x: Array, weights: FusedWeights, cache: HeadCache, attend: Newest | None = None) -> Array:
+def decode(x: Array, weights: FusedWeights, cache: KVCache, attend: Newest | None = None) -> Array:
     """(B, T, C) -> (B, H, T, D): T steps, each of one token, behind those of the cache, which grows by them.
 
     Equal to `prefill`. `attend` is `newest_blocks` when not given. Raises InputError for sizes that do not
@@ -217,28 +217,28 @@ def decode(x: Array, weights: FusedWeights, cache: HeadCache, attend: Newest | N
     for t in range(T):
         np.matmul(x[:, t], weights.qkv, out=projected)
         cache.append(k, v)
-        attend(grouped, cache.k_columns, cache.v, output[t])
+        attend(grouped, cache.key_columns, cache.values, output[t])
     return output.reshape(T, B, H, D).transpose(1, 2, 0, 3)
 
 
-def newest_blocks(q: Array, k_columns: Array, v: Array, output: Array) -> None:
+def newest_blocks(q: Array, key_columns: Array, v: Array, output: Array) -> None:
     """Write the attention of (B, G, H//G, D) scaled queries, which see all S keys, into `output` alike.
 
-    `k_columns` is (B, G, D, S), `v` (B, G, S, D). The products with K and V come in blocks of positions.
+    `key_columns` is (B, G, D, S), `v` (B, G, S, D). The products with K and V come in blocks of positions.
     The inner step of `decode`, which calls it once a token: it checks nothing.
     """
     group, D = q.shape[2:]
-    S = k_columns.shape[3]
+    S = key_columns.shape[3]
     size = _MULTIPLY_ADDS // (group * D) or 1
     if group == 1 or size >= S:  # one query is multiplied where K and V lie, whatever their length
-        scores = q @ k_columns
+        scores = q @ key_columns
         sums = _exponentials(scores)
         np.matmul(scores, v, out=output)
     else:
         blocks = [slice(start, start + size) for start in range(0, S, size)]
         scores = np.empty((*q.shape[:3], S), q.dtype)
         for block in blocks:
-            np.matmul(q, k_columns[..., block], out=scores[..., block])
+            np.matmul(q, key_columns[..., block], out=scores[..., block])
         sums = _exponentials(scores)
         np.matmul(scores[..., blocks[0]], v[:, :, blocks[0]], out=output)
         for block in blocks[1:]:
@@ -273,7 +273,7 @@ def cached_multi_head_attention(
     num_heads: int,
     num_kv_heads: int | None = None,
     *,
-    cache: HeadCache,
+    cache: KVCache,
     prompt_length: int = 1,
 ) -> Array:
     """(B, T, C) and weights as `multi_head_attention` -> output (B, H, T, D), equal to its output.
@@ -285,8 +285,9 @@ def cached_multi_head_attention(
     G = num_heads if num_kv_heads is None else num_kv_heads
     check_inputs(x, wq, wk, wv, num_heads, G)
     B, T, _ = x.shape
-    cache.check_append((B, G, T, wk.shape[1] // G), x.dtype)
-    check_integer("prompt_length", prompt_length, 1)
+    of_all = (B, G, T, wk.shape[1] // G)
+    cache.check_append(of_all, of_all, x.dtype, x.dtype)
+    check_count("prompt_length", prompt_length)
     if prompt_length > T:
         raise InputError(f"prompt_length is {prompt_length}, must be at most the {T} tokens of x")
     weights = fuse(wq, wk, wv, num_heads, G)
@@ -321,8 +322,8 @@ def _check_grouped(q: Array, k: Array, v: Array) -> None:
 
 
 def _check_divides(num_heads: int, num_kv_heads: int) -> None:
-    check_integer("num_heads", num_heads, 1)
-    check_integer("num_kv_heads", num_kv_heads, 1)
+    check_count("num_heads", num_heads)
+    check_count("num_kv_heads", num_kv_heads)
     if num_heads % num_kv_heads:
         raise InputError(
             f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads};"
