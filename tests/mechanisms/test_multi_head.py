@@ -359,7 +359,7 @@ class ImpossibleSizesTest(unittest.TestCase):
             (lambda: m.cached_step(x, wq, wk, wv, 6, 5, cache), "not a multiple of num_kv_heads 5"),
             (lambda: m.prefill(x[..., 1:], weights, cache), "C is 7, must be 6"),
             (lambda: m.decode(x[0], weights, cache), r"x has shape \(5, 7\)"),
-            (lambda: m.prefill(x[:1], weights, cache), r"k is float64 \(1, 2, 5, 3\) .* must be float64 \(2, 2, T, 3\)"),
+            (lambda: m.prefill(x[:1], weights, cache), r"must be float64 \(2, 2, T, 3\)"),
             *((lambda form=form: form(q[:, 1:], k, v), "num_heads 5 is not a multiple")
               for form in (m.grouped_attention, m.causal_blocks)),
             *((lambda form=form: form(q, k[:, :, 1:], v[:, :, 1:]), "q has 5 positions, .* at most the 4")

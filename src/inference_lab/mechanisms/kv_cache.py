@@ -56,7 +56,7 @@ class KVCache(ABC):
         return self._key_slots.nbytes + self._value_slots.nbytes
 
     def append(self, k: Array, v: Array) -> None:
-        """Keep a copy of k (..., T, D) and v (..., T, E) of T new tokens. Raises InputError, keeping nothing."""
+        """Keep a copy of k (..., T, D), v (..., T, E) of T new tokens. Raises InputError and keeps nothing."""
         try:
             new = k.shape, v.shape, k.dtype, v.dtype
         except AttributeError:
@@ -76,8 +76,8 @@ class KVCache(ABC):
         if not T or (k, v, k_dtype, v_dtype) != ((*leading, T, D), (*leading, T, E), dtype, dtype):
             axes = "".join(f"{size}, " for size in leading)
             raise InputError(
-                f"k is {k_dtype} {k} and v is {v_dtype} {v}, must be {dtype} ({axes}T, {D}) and ({axes}T, {E})"
-                " as in this cache"
+                f"k is {k_dtype} {k} and v is {v_dtype} {v}, must be {dtype} ({axes}T, {D})"
+                f" and ({axes}T, {E}) as in this cache"
             )
         if self.length + T > self.capacity:
             raise InputError(
