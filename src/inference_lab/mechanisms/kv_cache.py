@@ -56,7 +56,7 @@ class KVCache(ABC):
         return self._key_slots.nbytes + self._value_slots.nbytes
 
     def append(self, k: Array, v: Array) -> None:
-        """Keep a copy of k (..., T, D), v (..., T, E) of T new tokens. Raises InputError and keeps nothing."""
+        """Keep a copy of k (..., T, D), v (..., T, E) of T tokens. Raises InputError and keeps nothing."""
         try:
             new = k.shape, v.shape, k.dtype, v.dtype
         except AttributeError:
