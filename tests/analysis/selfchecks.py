@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from inference_lab.analysis.selfcheck import summarise
-from inference_lab.records.record import Record, View
+from inference_lab.analysis.summary_table import View
+from inference_lab.records.record import Record
 from tests.analysis.views import SOURCE
 from tests.synthetic import Machine, steady, timing_record
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.analysis.verdicts import COLUMNS, evaluate, verdicts_csv
 from inference_lab.errors import ConfigError
-from inference_lab.records.record import View
 from tests.analysis.views import table_view, view_of
 from tests.synthetic import first_pays, steady, timing_record, together, two_states
 

@@ -5,8 +5,9 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.analysis.timing import summarise
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Record
 
 SOURCE = {
     "experiment": "m1",

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.commands import run_stage
 from inference_lab.commands.run_tests import TestsFailed
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
@@ -22,7 +23,7 @@ from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.installed import platform_and_packages
 from inference_lab.records.receipts import Receipts
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Record
 from inference_lab.records.samples import write_samples
 from inference_lab.records.stages import figure_step, measure_step, summary_step
 from inference_lab.timing.protocol import Measurement

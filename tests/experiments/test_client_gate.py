@@ -11,13 +11,13 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.analysis.serving import summarise
-from inference_lab.analysis.summary_table import summary_rows
+from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import client_gate
 from inference_lab.experiments.serving_run import BothSides
 from inference_lab.records.prediction import load_prediction
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Record
 from inference_lab.records.requests import read_requests
 from tests.checkout import ROOT
 

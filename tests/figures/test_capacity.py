@@ -4,10 +4,11 @@ import re
 import unittest
 from xml.etree import ElementTree
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.experiments.capacity import rows
 from inference_lab.figures.capacity import draw
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Record
 from inference_lab.records.svg import read_metadata
 
 SECTION = {

@@ -16,12 +16,12 @@ from typing import Any
 from unittest import TestCase
 from xml.etree import ElementTree
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.analysis.timing import summarise
 from inference_lab.errors import RecordError
 from inference_lab.figures import latency, ratios, throughput
 from inference_lab.figures.sheet import timed_call
 from inference_lab.figures.style import matplotlib
-from inference_lab.records.record import View
 from inference_lab.records.svg import read_metadata
 from tests.analysis.views import view_of as analysis_view_of
 from tests.checkout import ROOT

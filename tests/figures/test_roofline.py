@@ -3,9 +3,9 @@
 import re
 import unittest
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.roofline import draw
-from inference_lab.records.record import View
 from tests.analysis.test_peers import PATHS, record
 from tests.figures.views import SOURCE, view_of
 

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
-from inference_lab.records.record import Record, View
+from inference_lab.analysis.summary_table import View
+from inference_lab.records.record import Record
 from inference_lab.records.samples import CELL_COLUMNS, Sample
 
 SOURCE = {

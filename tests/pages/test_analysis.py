@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.pages.analysis import pages
-from inference_lab.records.record import View
 from tests.analysis.views import table_view, view_of
 from tests.synthetic import Call, heavy_tail, steady, timing_record, together
 

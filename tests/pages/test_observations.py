@@ -2,10 +2,11 @@
 
 import unittest
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.experiments.observations import rows
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
 from inference_lab.pages.observations import draw
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Record
 
 NAMES = [look.__name__ for look in OBSERVATIONS]
 SOURCE = {

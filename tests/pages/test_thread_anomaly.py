@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.errors import ConfigError
 from inference_lab.pages.thread_anomaly import draw
 from inference_lab.records.prediction import load_prediction
-from inference_lab.records.record import View
 from tests.analysis.views import view_of
 from tests.checkout import ROOT
 from tests.synthetic import Call, Machine, steady, timing_record, together

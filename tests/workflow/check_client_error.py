@@ -6,10 +6,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 from inference_lab.analysis.serving import summarise
-from inference_lab.analysis.summary_table import summary_rows
+from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.errors import RecordError
 from inference_lab.figures.client_error import draw
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Record
 from tests.loads import record, request, session, truth
 
 SOURCE = {"experiment": "c", "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64}, "command": "rebuild it"}

@@ -7,9 +7,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 from inference_lab.analysis.serving import summarise
-from inference_lab.analysis.summary_table import summary_rows
+from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.figures.timeline import MOST_TICKS, draw
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Record
 from inference_lab.records.svg import read_metadata
 from tests.loads import MS, record, request, session
 

@@ -18,7 +18,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from inference_lab.analysis.serving import summarise
-from inference_lab.analysis.summary_table import summary_rows
+from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.analysis.verdicts import evaluate, verdicts_csv
 from inference_lab.commands import run_stage
 from inference_lab.experiments import sweep
@@ -26,7 +26,7 @@ from inference_lab.pages.report import report
 from inference_lab.records import receipts, store
 from inference_lab.records.config import load_config, read_yaml
 from inference_lab.records.prediction import load_prediction
-from inference_lab.records.record import Measurement, View
+from inference_lab.records.record import Measurement
 from inference_lab.stream_load.reference.reference_process import reference_server
 from tests.checkout import ROOT
 

@@ -11,9 +11,8 @@ from typing import Any
 from inference_lab.analysis.claim_rule import CellKey, ClaimRule, apart
 from inference_lab.analysis.rounds import METRICS, rounds_of
 from inference_lab.analysis.statistics import Estimate, Interval
-from inference_lab.analysis.summary_table import Row, bound_column, bounds, in_words, number, pick
+from inference_lab.analysis.summary_table import Row, View, bound_column, bounds, in_words, number, pick
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records.record import View
 
 Cell = Mapping[str, Any]
 

@@ -7,13 +7,13 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.files import read_text
-
-Row = Mapping[str, str]
+from inference_lab.records.record import Record
 
 # invalid: measuring itself said so; aa: the baseline differs from itself; processes, regime: see intervals
 CODES = (
@@ -30,16 +30,76 @@ SEPARATOR = " | "  # between one advice and the next in a row of the summary
 _AGAIN = "delete it and rebuild it from raw"
 
 
-def read_summary(path: Path) -> list[dict[str, str]]:
-    """Every row of a summary as text under its columns.
+class SummaryRow(dict[str, str]):
+    """One row of a summary: the text of each column, and numbers with their bounds on request."""
+
+    def __init__(self, columns: Mapping[str, str], place: str = "summary.csv") -> None:
+        super().__init__(columns)
+        self.place = place  # file and line, for messages
+
+    def __missing__(self, column: str) -> str:
+        raise ConfigError(f"{self.place}: no column {column!r}; there are {', '.join(self)}")
+
+    def number(self, column: str) -> float | None:
+        """Return the column as a finite number, None when it is empty. Raises RecordError otherwise."""
+        if not self[column]:
+            return None
+        try:
+            value = float(self[column])
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise RecordError(
+                f"{self.place}: {column} is {self[column]!r}, must be empty or a finite number; {_AGAIN}"
+            )
+        return value
+
+    def interval(self, column: str) -> tuple[float | None, float | None]:
+        """Return the lower and the upper bound of a column; None, None where the table has none."""
+        lo, hi = (self.number(name) if name in self else None for name in bound_names(column))
+        return lo, hi
+
+
+Row = SummaryRow
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything a figure or a generated page may read.
+
+    `source` names the experiment, `files` with the sha256 of every file the view holds (raw ones and the
+    summary), and the command that rebuilds what is drawn from it.
+    """
+
+    record: Record
+    summary: Sequence[SummaryRow]
+    judge: Mapping[str, Any]
+    source: Mapping[str, Any]
+
+
+def bound_names(column: str) -> tuple[str, str]:
+    """Return the names of a column's bounds: `_lo`, `_hi` before a unit of time, else at the end.
+
+    p50_ms: p50_lo_ms, p50_hi_ms. ratio: ratio_lo, ratio_hi.
+    """
+    stem, _, unit = column.rpartition("_")
+    if column == "aa_ratio":
+        return "aa_lo", "aa_hi"
+    if unit in ("ms", "us"):
+        return f"{stem}_lo_{unit}", f"{stem}_hi_{unit}"
+    return f"{column}_lo", f"{column}_hi"
+
+
+def read_summary(path: Path) -> list[SummaryRow]:
+    """Read every row of a summary.
 
     Raises RecordError naming file, line and rule when the table is torn or a row is there twice.
     """
     return summary_rows(read_text(path, "rebuild it from raw"), str(path))
 
 
-def summary_rows(text: str, file: str) -> list[dict[str, str]]:
-    """The rows in the text of a summary.csv, checked as `read_summary` says; `file` is named in errors."""
+def summary_rows(text: str, file: str) -> list[SummaryRow]:
+    """Return the rows in the text of a summary.csv, checked as in `read_summary`; errors name `file`."""
     if not text.endswith("\n"):
         raise RecordError(f"{file}: the last row is cut off (no line end); {_AGAIN}")
     try:
@@ -49,41 +109,37 @@ def summary_rows(text: str, file: str) -> list[dict[str, str]]:
     if not lines:
         raise RecordError(f"{file}: there is a header but no row; {_AGAIN}")
     if len(set(header)) != len(header):
-        raise RecordError(f"{file}: a column stands twice in {','.join(header)}; {_AGAIN}")
+        raise RecordError(f"{file}: a column is there twice in {','.join(header)}; {_AGAIN}")
+    seen: set[tuple[str, ...]] = set()
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise RecordError(f"{file} line {number}: {len(line)} values, must be {len(header)}; {_AGAIN}")
-        if lines.index(line) != number - 2:
-            raise RecordError(f"{file} line {number}: stands twice; each row stands once; {_AGAIN}")
-    return [dict(zip(header, line, strict=True)) for line in lines]
+        if tuple(line) in seen:
+            raise RecordError(f"{file} line {number}: the same row is there already; {_AGAIN}")
+        seen.add(tuple(line))
+    return [
+        SummaryRow(dict(zip(header, line, strict=True)), f"{file} line {number}")
+        for number, line in enumerate(lines, start=2)
+    ]
 
 
-def number(row: Row, column: str, place: str) -> float | None:
+def number(row: Mapping[str, str], column: str, place: str) -> float | None:
     """The column as a finite number, None when empty. Raises RecordError for anything else."""
-    if not row[column]:
-        return None
-    try:
-        found = float(row[column])
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise RecordError(f"{place}: {column} is {row[column]!r}, must be empty or a finite number; {_AGAIN}")
-    return found
+    return SummaryRow(row, place).number(column)
 
 
-def bounds(row: Row, column: str, place: str) -> tuple[float | None, float | None]:
+def bounds(row: Mapping[str, str], column: str, place: str) -> tuple[float | None, float | None]:
     """Lower and upper bound of a column; None, None where the table has none."""
-    lo, hi = (bound_column(row, column, end) for end in ("lo", "hi"))
-    return (number(row, lo, place) if lo else None), (number(row, hi, place) if hi else None)
+    return SummaryRow(row, place).interval(column)
 
 
-def bound_column(row: Row, column: str, end: str) -> str | None:
-    """p50_ms, lo -> p50_lo_ms; ratio, hi -> ratio_hi; aa_ratio, lo -> aa_lo; None where there is none."""
-    stem, _, unit = column.rpartition("_")
-    return next((x for x in (f"{column}_{end}", f"{stem}_{end}_{unit}", f"{stem}_{end}") if x in row), None)
+def bound_column(row: Mapping[str, str], column: str, end: str) -> str | None:
+    """The name of a bound, None where there is none."""
+    name = bound_names(column)[end == "hi"]
+    return name if name in row else None
 
 
-def pick(rows: Sequence[Row], cell: Mapping[str, Any], place: str) -> Row | None:
+def pick(rows: Sequence[SummaryRow], cell: Mapping[str, Any], place: str) -> SummaryRow | None:
     """The one row whose columns say what `cell` says, None when no such cell was measured.
 
     Raises ConfigError for a column the table does not have or a cell that fits several rows.

@@ -20,9 +20,8 @@ from typing import Any
 from inference_lab.analysis.comparisons import Cell, Evidence, NoEvidence, Quantity
 from inference_lab.analysis.knee import measured_knee
 from inference_lab.analysis.statistics import Estimate, Interval, short, within
-from inference_lab.analysis.summary_table import as_text, in_words
+from inference_lab.analysis.summary_table import View, as_text, in_words
 from inference_lab.errors import ConfigError
-from inference_lab.records.record import View
 
 COLUMNS = ("id", "kind", "says", "verdict", "value", "lo", "hi", "n", "rows", "reason")
 CHANGED = "prediction changed after measuring"

@@ -13,13 +13,14 @@ from importlib import import_module  # noqa: TID251  (the one dispatch of stages
 from pathlib import Path
 from typing import Any
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import history, installed, locks, receipts, stages, store
 from inference_lab.records.digests import SOURCE_ROOT, Sources
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
 from inference_lab.records.receipts import Receipts
-from inference_lab.records.record import Calibration, Measurement, Record, View
+from inference_lab.records.record import Calibration, Measurement, Record
 from inference_lab.records.stages import Step
 from inference_lab.timing import machine
 

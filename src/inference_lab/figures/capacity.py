@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.style import FAINT, MARKS, SMALL, WIDTH, Line, page, styled, svg
-from inference_lab.records.record import View
 
 ROW, NAMES = 17, 196  # points: height of a model's row, width of the names beside them
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from inference_lab.analysis.statistics import Estimate
-from inference_lab.analysis.summary_table import bound_column, number
+from inference_lab.analysis.summary_table import View, bound_column, number
 from inference_lab.errors import RecordError
-from inference_lab.records.record import View
 from inference_lab.records.samples import CELL_COLUMNS, Sample
 
 Found = TypeVar("Found")

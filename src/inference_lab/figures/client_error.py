@@ -5,10 +5,9 @@ Answers: up to how many streams may its times be believed, and with which stamps
 
 from collections.abc import Mapping, Sequence
 
-from inference_lab.analysis.summary_table import Row, bounds, number
+from inference_lab.analysis.summary_table import Row, View, bounds, number
 from inference_lab.errors import RecordError
 from inference_lab.figures.style import ALARM, MARKS, SMALL, Axes, Line, Mark, page, scale, styled, svg
-from inference_lab.records.record import View
 
 TIMES = {
     "token_error": "ITL error\nms",

@@ -4,6 +4,7 @@ Over batch sizes a second panel shows P50 divided by the batch: what one sequenc
 """
 
 from inference_lab.analysis.rounds import rounds_of
+from inference_lab.analysis.summary_table import View
 from inference_lab.figures.cells import by_path, cells, known, varied_axis
 from inference_lab.figures.sheet import (
     READ_INTERVAL,
@@ -16,7 +17,6 @@ from inference_lab.figures.sheet import (
     timed_call,
 )
 from inference_lab.figures.style import scale, styled, svg
-from inference_lab.records.record import View
 
 
 @styled()

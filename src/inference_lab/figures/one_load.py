@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import ConfigError
 from inference_lab.figures import timeline
-from inference_lab.records.record import View
 
 
 def draw(view: View) -> str:

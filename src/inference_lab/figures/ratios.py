@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import Estimate
+from inference_lab.analysis.summary_table import View
 from inference_lab.figures.cells import Cell, by_path, cells, known
 from inference_lab.figures.sheet import (
     READ_INTERVAL,
@@ -21,7 +22,6 @@ from inference_lab.figures.sheet import (
     timed_call,
 )
 from inference_lab.figures.style import FAINT, INK, Axes, scale, styled, svg
-from inference_lab.records.record import View
 
 
 @styled()

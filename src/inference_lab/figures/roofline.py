@@ -6,10 +6,10 @@ above 1 (the products) or above the slope (the reading).
 """
 
 from inference_lab.analysis.peers import LIMITS, check_limits
+from inference_lab.analysis.summary_table import View
 from inference_lab.figures.cells import by_path, cells, varied_axis
 from inference_lab.figures.sheet import marks_of
 from inference_lab.figures.style import ALARM, FAINT, INK, SMALL, Line, page, scale, styled, svg
-from inference_lab.records.record import View
 
 
 @styled()

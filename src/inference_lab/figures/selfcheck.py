@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from inference_lab.analysis.selfcheck import AMONG, Trial, covers_one, trials, valid
 from inference_lab.analysis.statistics import ALPHA
-from inference_lab.analysis.summary_table import bounds, number
+from inference_lab.analysis.summary_table import View, bounds, number
 from inference_lab.errors import RecordError
 from inference_lab.figures.style import FAINT, INK, MARKS, Axes, Line, Mark, page, styled, svg
-from inference_lab.records.record import View
 
 GOALS = {0: 0.02, 5: 0.85, 10: 0.95}  # by percent of extra work: at most, then at least this share claimed
 CLAIMED, NOT, NARROW = "claimed", "not claimed", "share claimed where A/A is narrow"

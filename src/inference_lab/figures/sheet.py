@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from inference_lab.analysis.statistics import Estimate
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.cells import Cell, by_path, varied_axis
 from inference_lab.figures.style import ALARM, MARKS, SMALL, Axes, Figure, Line, Mark, page
-from inference_lab.records.record import View
 from inference_lab.records.samples import CELL_COLUMNS
 
 READ_SAMPLES = "Light points: every sample, left to right in the order measured."

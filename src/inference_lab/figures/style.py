@@ -26,7 +26,7 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from inference_lab.records.record import View
+from inference_lab.analysis.summary_table import View
 from inference_lab.records.svg import source_text
 
 WIDTH, MARGIN, LEFT, RIGHT, GAP = 600, 10, 64, 10, 16

@@ -6,10 +6,9 @@ Answers: what grows, what stays, and do both sides tell the same story?
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from inference_lab.analysis.summary_table import Row, bounds, number
+from inference_lab.analysis.summary_table import Row, View, bounds, number
 from inference_lab.errors import RecordError
 from inference_lab.figures.style import ALARM, INK, MARKS, SMALL, Axes, Line, Mark, page, scale, styled, svg
-from inference_lab.records.record import View
 
 
 @dataclass(frozen=True, slots=True)

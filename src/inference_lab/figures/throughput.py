@@ -6,6 +6,7 @@ Ideal from the smallest value on: batches and threads multiply throughput; any o
 import math
 
 from inference_lab.analysis.rounds import rounds_of
+from inference_lab.analysis.summary_table import View
 from inference_lab.figures.cells import by_path, cells, varied_axis
 from inference_lab.figures.sheet import (
     READ_INTERVAL,
@@ -18,7 +19,6 @@ from inference_lab.figures.sheet import (
     timed_call,
 )
 from inference_lab.figures.style import scale, styled, svg
-from inference_lab.records.record import View
 
 
 @styled()

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 from inference_lab.analysis.load_runs import Run, in_flight_over_time, runs_of
 from inference_lab.analysis.metrics import token_times
+from inference_lab.analysis.summary_table import View
 from inference_lab.figures.style import ALARM, INK, SMALL, Axes, Figure, Line, Mark, page, styled, svg
-from inference_lab.records.record import View
 from inference_lab.records.requests import RequestRecord
 
 GATE = Mark("#999999", "", "-")

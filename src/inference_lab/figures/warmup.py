@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from inference_lab.analysis.load_runs import runs_of
 from inference_lab.analysis.metrics import ITL, TTFT
 from inference_lab.analysis.server_metrics import STEADY_QUANTILE, by_fresh_server, steady_below, warmup
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.style import MARKS, Line, Mark, page, scale, styled, svg
-from inference_lab.records.record import View
 
 _LABELS = {"ttft": "TTFT\nms", "itl": "mean ITL\nms"}
 

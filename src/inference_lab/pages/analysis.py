@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.analysis.statistics import short, with_interval
-from inference_lab.analysis.summary_table import SEPARATOR, bounds, in_words, number
+from inference_lab.analysis.summary_table import SEPARATOR, View, bounds, in_words, number
 from inference_lab.analysis.surroundings import environment_of
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
 from inference_lab.pages.render import made_from, plain, table, verdict_value
 from inference_lab.records.prediction import load_prediction
-from inference_lab.records.record import Record, View
+from inference_lab.records.record import Record
 from inference_lab.records.samples import CELL_COLUMNS
 
 _TIMES = ("p50_ms", "p95_ms", "p99_ms")  # shown of a load's metric

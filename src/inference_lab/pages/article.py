@@ -14,15 +14,8 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference_lab.analysis.statistics import short, with_interval
-from inference_lab.analysis.summary_table import bounds, in_words, number, pick, read_summary
+from inference_lab.analysis.summary_table import SummaryRow, in_words, pick, read_summary
 from inference_lab.errors import ConfigError
-
-
-class _Columns(dict[str, str]):
-    """A row whose unknown columns are an error in our words, not the template engine's."""
-
-    def __missing__(self, column: str) -> str:
-        raise ConfigError(f"no column {column!r}; there are {', '.join(self)}")
 
 
 def render(template: Path, summary: Path, verdicts: Path, manifest: Path) -> str:
@@ -32,19 +25,19 @@ def render(template: Path, summary: Path, verdicts: Path, manifest: Path) -> str
     """
     rows = read_summary(summary)
 
-    def cell(**columns: Any) -> _Columns:
+    def cell(**columns: Any) -> SummaryRow:
         row = pick(rows, columns, summary.name)
         if row is None:
             raise ConfigError(f"{summary.name}: no cell {in_words(columns)}")
-        return _Columns(row)
+        return row
 
     def interval(of: str, **columns: Any) -> str:
         row = cell(**columns)
-        return with_interval(number(row, of, summary.name), bounds(row, of, summary.name))
+        return with_interval(row.number(of), row.interval(of))
 
-    judged = {row["id"]: _Columns(row) for row in read_summary(verdicts)}
+    judged = {row["id"]: row for row in read_summary(verdicts)}
 
-    def verdict(claim: str) -> _Columns:
+    def verdict(claim: str) -> SummaryRow:
         if claim not in judged:
             raise ConfigError(f"{verdicts.name}: no claim {claim!r}; there are {', '.join(judged)}")
         return judged[claim]

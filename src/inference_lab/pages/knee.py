@@ -3,10 +3,9 @@
 from inference_lab.analysis.comparisons import Evidence, NoEvidence
 from inference_lab.analysis.knee import Doubling, measured_knee
 from inference_lab.analysis.statistics import short, with_interval
-from inference_lab.analysis.summary_table import Row, bounds, number
+from inference_lab.analysis.summary_table import Row, View, bounds, number
 from inference_lab.errors import ConfigError
 from inference_lab.pages.render import made_from, table
-from inference_lab.records.record import View
 
 _WHY = """\
 A batch shares the fixed cost of every step (Python, the dispatch of each NumPy call, one pass over the

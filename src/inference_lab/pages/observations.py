@@ -5,8 +5,8 @@ Predictions and verdicts stand in analysis.md and verdicts.csv; this page shows 
 
 from collections.abc import Callable, Mapping, Sequence
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.pages.render import made_from
-from inference_lab.records.record import View
 
 Row = Mapping[str, str]
 _HEAD = ("operation", "shape", "strides", "contiguity", "bytes", "owns", "shares", "write ->", "<- write")

@@ -12,9 +12,9 @@ import numpy as np
 
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import Times, estimate, short, with_interval
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import ConfigError
 from inference_lab.pages.render import made_from, table
-from inference_lab.records.record import View
 from inference_lab.records.samples import Sample
 
 APART = 2.0  # factors that differ by less are of one kind

@@ -68,18 +68,3 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows as lines for a terminal, each column as wide as its widest value."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-@dataclass(frozen=True)
-class View:
-    """Everything a figure or a generated page may read.
-
-    `summary` holds the rows of summary.csv as text; `source` names the experiment, `files` with the sha256
-    of every file the view holds (`{name: sha256}`, raw ones and the summary), and the command that rebuilds
-    what is drawn from it.
-    """
-
-    record: Record
-    summary: Sequence[Mapping[str, str]]
-    judge: Mapping[str, Any]
-    source: Mapping[str, Any]

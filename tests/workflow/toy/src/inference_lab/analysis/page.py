@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from inference_lab import toy_pause
+from inference_lab.analysis.summary_table import View
 from inference_lab.analysis.verdicts import count
-from inference_lab.records.record import View
 
 
 def pages(view: View, prediction: Path) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import toyplot  # a package whose version the checks change
 
 from inference_lab import toy_pause
-from inference_lab.records.record import View
+from inference_lab.analysis.summary_table import View
 from inference_lab.records.svg import source_text
 
 

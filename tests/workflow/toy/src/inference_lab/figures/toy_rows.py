@@ -2,7 +2,7 @@
 
 import toyplot
 
-from inference_lab.records.record import View
+from inference_lab.analysis.summary_table import View
 from inference_lab.records.svg import source_text
 
 
