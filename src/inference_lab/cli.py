@@ -37,7 +37,6 @@ def main(words: Sequence[str] | None = None) -> int:
     add.add_argument("figure", help="file name as in judge.figures")
     add.set_defaults(run=_figure)
     _stage(commands, "analyze", "set prediction beside result").set_defaults(run=_analyze)
-    _stage(commands, "article", "write docs/experiments/ from the numbers").set_defaults(run=_article)
     _stage(commands, "report", "write one report of several experiments").set_defaults(run=_report)
 
     add = commands.add_parser("load", help="load an OpenAI-compatible server and record every request")
@@ -165,12 +164,6 @@ def _analyze(args: argparse.Namespace) -> str:
     from inference_lab.commands import run_stage
 
     return run_stage.derive(stages.analysis_step(args.experiment, args.section))
-
-
-def _article(args: argparse.Namespace) -> str:
-    from inference_lab.commands import run_stage
-
-    return run_stage.derive(stages.article_step(args.experiment, args.section))
 
 
 def _report(args: argparse.Namespace) -> str:

@@ -1,13 +1,11 @@
 """Selfcheck records with a known truth, and their views."""
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from inference_lab.analysis.selfcheck import summarise
-from inference_lab.analysis.summary_table import View
+from inference_lab.analysis.summary_table import SummaryRow, View, summary_rows
 from inference_lab.records.record import Record
 from tests.analysis.views import SOURCE
 from tests.synthetic import Machine, steady, timing_record
@@ -46,9 +44,9 @@ def selfcheck_record(
     return replace(made, manifest={**made.manifest, "conditions": conditions, "runs": seen})
 
 
-def rows(record: Record) -> dict[tuple[str, str], dict[str, str]]:
+def rows(record: Record) -> dict[tuple[str, str], SummaryRow]:
     """The rows of the record's summary by what they are about."""
-    table = csv.DictReader(io.StringIO(summarise(record, {})))
+    table = summary_rows(summarise(record, {}), "summary.csv")
     return {(row["among"], row["effect_percent"]): row for row in table}
 
 

@@ -1,11 +1,9 @@
 """Views over synthetic records, with the summary that the analysis itself makes."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference_lab.analysis.summary_table import View
+from inference_lab.analysis.summary_table import SummaryRow, View, summary_rows
 from inference_lab.analysis.timing import summarise
 from inference_lab.records.record import Record
 
@@ -18,7 +16,7 @@ SOURCE = {
 
 def view_of(record: Record, **judge: Any) -> View:
     """The record with its summary."""
-    return View(record, list(csv.DictReader(io.StringIO(summarise(record, judge)))), judge, SOURCE)
+    return View(record, summary_rows(summarise(record, judge), "summary.csv"), judge, SOURCE)
 
 
 def table_view(rows: Sequence[Mapping[str, str]], vary: Mapping[str, Sequence[Any]], **judge: Any) -> View:
@@ -34,4 +32,4 @@ def table_view(rows: Sequence[Mapping[str, str]], vary: Mapping[str, Sequence[An
         "finished_at": "2026-11-02T10:00:01+00:00",
         "validity": {"valid": True, "reasons": []},
     }
-    return View(Record("m1", manifest, (), ()), rows, judge, SOURCE)
+    return View(Record("m1", manifest, (), ()), list(map(SummaryRow, rows)), judge, SOURCE)

@@ -1,42 +1,32 @@
 """An article's numbers come from summary and verdicts, or it is not written."""
 
-import json
 import tempfile
 import unittest
 from pathlib import Path
 
-from inference_lab.analysis.timing import summarise
 from inference_lab.errors import ConfigError
-from inference_lab.pages.article import render
+from inference_lab.pages.article import article
+from tests.analysis.views import view_of
 from tests.synthetic import timing_record
 
-RECORD = timing_record(rounds=6)
-SUMMARY = summarise(RECORD, {})
-VERDICTS = "id,kind,says,verdict,value,lo,hi,n,rows,reason\npays,ratio,it pays,Supported,3.14159,3,4,36,,\n"
+VIEW = view_of(timing_record(rounds=6))
+PAYS = {"id": "pays", "verdict": "Supported", "value": "3.14159"}
 
 
 class Articles(unittest.TestCase):
-    """`render`."""
-
-    def setUp(self) -> None:
-        """Summary, verdicts and manifest in a folder of their own."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.at = Path(folder.name)
-        (self.at / "summary.csv").write_text(SUMMARY, encoding="utf-8")
-        (self.at / "verdicts.csv").write_text(VERDICTS, encoding="utf-8")
-        (self.at / "manifest.json").write_text(json.dumps(RECORD.manifest), encoding="utf-8")
+    """`article`."""
 
     def render(self, template: str) -> str:
         """The article of a template."""
-        (self.at / "m1.md.j2").write_text(template, encoding="utf-8")
-        names = ("m1.md.j2", "summary.csv", "verdicts.csv", "manifest.json")
-        return render(*(self.at / name for name in names))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "m1.md.j2")
+            file.write_text(template, encoding="utf-8")
+            return article(file, VIEW, [PAYS])
 
     def test_numbers_are_looked_up(self) -> None:
         """Cells, intervals, verdicts and the machine stand in the text, rounded as asked."""
-        row = next(line for line in SUMMARY.splitlines() if line.startswith("preallocated,8,")).split(",")
-        rate = float(row[SUMMARY.split(",").index("positions_per_s")])
+        row = next(r for r in VIEW.summary if (r["path"], r["batch_size"]) == ("preallocated", "8"))
+        rate = float(row["positions_per_s"])
         self.assertEqual(
             self.render(
                 '{{ cell(path="preallocated", batch_size=8).positions_per_s | short }} positions/s on'
@@ -46,7 +36,7 @@ class Articles(unittest.TestCase):
             f"{rate:,.0f} positions/s on Example CPU @ 2.00GHz: Supported, 3.1 times\n",
         )
         self.assertRegex(
-            self.render('{{ interval("p95_ms", path="dynamic", batch_size=1) }}'),
+            self.render('{{ cell(path="dynamic", batch_size=1) | interval("p95_ms") }}'),
             r"^2\.\d+ \[2\.\d+, open\]$",
         )
         self.assertEqual(
@@ -59,7 +49,7 @@ class Articles(unittest.TestCase):
             ('{{ cell(path="dynamic", batch_size=3).n }}', "no cell path=dynamic batch_size=3"),
             ('{{ cell(path="dynamic").n }}', "fits 4 rows"),
             ('{{ cell(path="dynamic", batch_size=1).p99_ms }}', "no column 'p99_ms'"),
-            ('{{ interval("p99_ms", path="dynamic", batch_size=1) }}', "no column 'p99_ms'"),
+            ('{{ cell(path="dynamic", batch_size=1) | interval("p99_ms") }}', "no column 'p99_ms'"),
             ('{{ verdict("paid").value }}', "no claim 'paid'"),
             ("{{ sell }}", "'sell' is undefined"),
             ("{{ manifest.colour }}", "no attribute 'colour'"),

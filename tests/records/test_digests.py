@@ -9,6 +9,7 @@ from unittest import mock
 
 from inference_lab.errors import ConfigError
 from inference_lab.records.digests import Sources, digest_of_tree
+from inference_lab.records.stages import package_files
 from tests import checkout
 
 FUNCTION = '''"""What it answers."""
@@ -201,6 +202,22 @@ class ClosureTest(unittest.TestCase):
         self.assertEqual(
             [Path(path).stem for path in found], ["__init__", "__init__", "attention", "protocol"]
         )
+
+    def test_a_page_has_its_template(self) -> None:
+        """An edited template is a change of its page; it is a source and no Python."""
+        template = Path("src/inference_lab/pages/templates/knee.md.j2")
+        template.parent.mkdir(parents=True)
+        template.with_name("report.md.j2").touch()
+        Path("src/inference_lab/pages/knee.py").write_text("import numpy\n")
+        closures: list[dict[str, str]] = []
+        for text in ("# {{ title }}", "# {{ name }}"):
+            template.write_text(text)
+            closures.append(Sources().closure("pages.knee"))
+        changed = {path for path in closures[1] if closures[0][path] != closures[1][path]}
+        self.assertEqual(changed, {template.as_posix()})
+        self.assertEqual(set(closures[1]), {"src/inference_lab/pages/knee.py", template.as_posix()})
+        self.assertEqual(Sources().pins(closures[1]), {"numpy": "2.4.6"})
+        self.assertIn(template.as_posix(), package_files(Path()))
 
     def test_a_change_far_down_is_a_change(self) -> None:
         """An operator changed in a module that a function imports changes that module's digest alone."""

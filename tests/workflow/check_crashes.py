@@ -122,8 +122,8 @@ class Crashes(Parallel):
 
     def test_killed_in_other_stages(self) -> None:
         """The same in each stage that derives."""
-        for stage in ("summary", "figure", "analysis", "article"):
-            group = stage in ("figure", "article")
+        for stage in ("summary", "figure", "analysis"):
+            group = stage == "figure"
             with self.subTest(stage), checkout() as lab:
                 lab.edit(*STALE)
                 with paused(lab, stage, "all") as process:

@@ -227,8 +227,9 @@ class Decisions:
             lab.edit("config.yaml", "seed: 1}", "seed: 5}")
             plan = self.run_(lab, "-n", "all")
             self.assertEqual(plan.ran, [])
-            for words in ("t1 measure: its measure: part changed", "rule measure:", "rule article:"):
-                self.assertIn(words, plan.text)
+            for rule in ("measure", "analysis_and_article"):
+                self.assertIn(f"rule {rule}:", plan.text)
+            self.assertIn("t1 measure: its measure: part changed", plan.text)
             self.assertNotIn("experiment=t2", plan.text)
             self.decides(lab, measured("t1"), says=["t1 measure: its measure: part changed"])
 
@@ -250,7 +251,7 @@ class Decisions:
             self.assertEqual(self.run_(lab, *given, "all").made, NOTHING)
 
     def test_prediction(self) -> None:
-        """A changed prediction: its verdicts and analysis alone, and the article when a verdict changed."""
+        """A changed prediction: its verdicts, analysis and article alone."""
         with self.place() as lab:
             lab.edit("predictions/t1.yaml", "by some µs", "by many µs")
             self.decides(lab, {"analyze t1"}, says=["t1 analyze: predictions/t1.yaml changed"])
@@ -288,7 +289,7 @@ class Decisions:
             run = self.run_(lab, "results/t1/plot.svg")
             made = {"measure t1", "summarize t1", "figure t1 plot.svg"}
             self.assertEqual((run.status, run.decided), (0, made), run.text)
-            self.decides(lab, {"figure t1 rows.svg", "analyze t1", "article t1"})
+            self.decides(lab, {"figure t1 rows.svg", "analyze t1"})
 
     # Files missing or edited
 

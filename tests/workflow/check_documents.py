@@ -23,10 +23,10 @@ import jinja2
 import yaml
 from jinja2 import nodes
 
-from inference_lab.commands import standalone
+from inference_lab.commands import run_stage, standalone
 from inference_lab.experiments.observations import COLUMNS, rows
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
-from inference_lab.pages.article import render
+from inference_lab.pages.analysis import pages
 from inference_lab.records.config import load_config
 from inference_lab.records.files import canonical
 from inference_lab.records.prediction import load_prediction
@@ -232,9 +232,12 @@ def indices(page: nodes.Template) -> list[nodes.Node]:
 
 def rendered(root: Path, experiment: str) -> str:
     """An experiment's article as its template and its record give it now."""
-    record = root / "results" / experiment
-    template = root / f"docs/experiments/{experiment}.md.j2"
-    return render(template, record / "summary.csv", record / "verdicts.csv", record / "manifest.json")
+    with contextlib.chdir(root):
+        view = run_stage.read_view(
+            experiment, load_config()["experiments"][experiment]["judge"], "analysis.md"
+        )
+        template = Path(f"docs/experiments/{experiment}.md.j2")
+        return pages(view, Path(prediction_file(experiment)), template)[2]
 
 
 class DeclarationsTest(FromTheTop):

@@ -59,7 +59,7 @@ def with_jobs(lab: Checkout, jobs: int) -> int:
     file = lab.root / "config.yaml"
     config = yaml.safe_load(file.read_text(encoding="utf-8"))
     section = config["experiments"]["t2"]
-    count = STEPS + (STEPS + 2) + 2  # t2, t1 with another figure and an article, tests and verification
+    count = STEPS + (STEPS + 1) + 2  # t2, t1 with another figure, tests and verification
     while count + STEPS <= jobs:
         more = min(FIGURES, jobs - count - STEPS)
         its = copy.deepcopy(section)
@@ -105,7 +105,7 @@ def main() -> int:
     slow = False
     for jobs in args.jobs:
         with checkout() as lab:
-            count = STEPS + (STEPS + 2) + 2 if jobs == 11 else with_jobs(lab, jobs)
+            count = STEPS + (STEPS + 1) + 2 if jobs == 11 else with_jobs(lab, jobs)
             start_ups = [timed(lab, "--version")[:2] for _ in range(args.repeats)]
             plans = [timed(lab, "-n", "all") for _ in range(args.repeats)]
             if "Nothing to be done" not in plans[0][2]:

@@ -1,4 +1,4 @@
-# What they say about the prediction, and the article for a reader.
+# What they say about the prediction.
 rule analysis:
     input:
         inputs("analysis"),
@@ -9,27 +9,22 @@ rule analysis:
     log:
         "logs/{experiment}/analysis.log",
     wildcard_constraints:
-        experiment=any_of(EXPERIMENTS),
+        experiment=any_of(set(EXPERIMENTS) - ARTICLES),
     params:
         section=section("analysis"),
     shell:
         "exec inference-lab analyze {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
-rule article:
-    input:
-        inputs("article"),
+# The same, for experiments that have an article for a reader.
+use rule analysis as analysis_and_article with:
     output:
-        page=update("docs/experiments/{experiment}.md"),
-        receipt=update("results/{experiment}/receipts/article.json"),
-    log:
-        "logs/{experiment}/article.log",
+        verdicts=update("results/{experiment}/verdicts.csv"),
+        page=update("results/{experiment}/analysis.md"),
+        article=update("docs/experiments/{experiment}.md"),
+        receipt=update("results/{experiment}/receipts/analysis.json"),
     wildcard_constraints:
-        experiment=any_of(EXPERIMENTS),
-    params:
-        section=section("article"),
-    shell:
-        "exec inference-lab article {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
+        experiment=any_of(ARTICLES),
 
 
 # One report of all experiments that name it.

@@ -20,6 +20,9 @@ TARGETS = {}
 for name, its in config["experiments"].items():
     if target := its.get("target", name if its["refresh"] == "manual" else None):
         TARGETS.setdefault(target, []).append(name)
+ARTICLES = {
+    name for name in EXPERIMENTS if config["experiments"][name]["judge"].get("article")
+}
 REPORTS = {e["judge"].get("report") for e in config["experiments"].values()} - {None}
 FIGURES = {
     name for e in config["experiments"].values() for name in e["judge"]["figures"]

@@ -266,12 +266,10 @@ def _texts(step: Step) -> dict[str, str]:
         return {step.makes[0]: stage_module(step.modules[0]).draw(view)}
     if step.stage == "analysis":
         view = read_view(step.experiment, step.section, "analysis.md")
-        made = stage_module("pages.analysis").pages(view, Path(stages.prediction_file(step.experiment)))
+        files = [Path(path) for path in step.reads if path.startswith(("predictions/", "docs/"))]
+        made = stage_module("pages.analysis").pages(view, *files)
         return dict(zip(step.makes, made, strict=True))
-    if step.stage == "report":
-        return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
-    template, summary, verdicts, manifest = (Path(path) for path in step.reads)
-    return {step.makes[0]: stage_module("pages.article").render(template, summary, verdicts, manifest)}
+    return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
 
 
 def derive(step: Step) -> str:

@@ -1,23 +1,34 @@
 """knee-analysis.md: where throughput stops growing, the numbers behind it, and what it does not buy."""
 
-from inference_lab.analysis.comparisons import Evidence, NoEvidence
-from inference_lab.analysis.knee import Doubling, measured_knee
-from inference_lab.analysis.statistics import short, with_interval
-from inference_lab.analysis.summary_table import Row, View, bounds, number
-from inference_lab.errors import ConfigError
-from inference_lab.pages.render import made_from, table
+from dataclasses import dataclass
 
-_WHY = """\
-A batch shares the fixed cost of every step (Python, the dispatch of each NumPy call, one pass over the
-weights) between its sequences: each sequence costs less, so more positions are done in a second. But a
-decode is over only when its whole batch is, and every request in it waits for all of them. Throughput counts
-finished positions of all requests, latency the wait of one: batching buys the first with the second. This
-page measures batches whose sequences start together; what a request waits before its batch starts comes on
-top and is not seen here."""
+from inference_lab.analysis.comparisons import Evidence, NoEvidence, Quantity
+from inference_lab.analysis.knee import measured_knee
+from inference_lab.analysis.statistics import with_interval
+from inference_lab.analysis.summary_table import Row, View
+from inference_lab.errors import ConfigError
+from inference_lab.pages.render import page
+
+
+@dataclass
+class Path:
+    """One decode path: its knee, its rows with gain and growth at 2B, and its largest batch beside one."""
+
+    name: str
+    knee: str
+    reason: str
+    rows: list[tuple[Row, str, str]]
+    no_comparison: str = ""
+    small: int | None = None
+    large: int | None = None
+    more: str = ""
+    later: str = ""
+    quick: float = 0.0
+    slow: float = 0.0
 
 
 def draw(view: View) -> str:
-    """The text of knee-analysis.md.
+    """Return the text of knee-analysis.md.
 
     Raises ConfigError when the experiment does not vary batch_size or declares no knee_factor.
     """
@@ -27,80 +38,42 @@ def draw(view: View) -> str:
             f"{view.record.experiment}: a knee page needs vary: batch_size and judge.knee_factor;"
             " leave it out of judge.figures"
         )
-    paths = list(dict.fromkeys(row["path"] for row in view.summary))
-    answers: list[list[str]] = []
-    numbers: list[str] = []
-    for path in paths:
-        rows = [row for row in view.summary if row["path"] == path]
-        try:
-            knee = measured_knee(evidence, "positions_per_s", {"path": path}, factor)
-            between = f"B = {knee.lo}" if knee.lo == knee.hi else f"B = {knee.lo} to {knee.hi}"
-            answers.append([path, between if knee.answer == "interval" else knee.answer, str(knee)])
-            numbers += _numbers(path, rows, {step.value: step for step in knee.doublings}, factor)
-        except NoEvidence as missing:
-            answers.append([path, "Inconclusive", str(missing)])
-            numbers += _numbers(path, rows, {}, factor)
-    return "\n".join(
-        [
-            f"# Where throughput stops growing: {view.record.experiment}",
-            "",
-            made_from(view.source),
-            "",
-            "The knee is the smallest batch size B from which doubling B raises positions/s by less than",
-            f"{factor} times, a factor fixed before measuring. It is an interval where some doubling cannot",
-            "be told, `Not reached` when every doubling surely raised positions/s by more, else",
-            "`Inconclusive`.",
-            "",
-            table(["path", "knee", "because"], answers),
-            "",
-            "## The numbers it rests on",
-            "",
-            "Median and 95% interval. The gain compares 2B with B in the same round, over all rounds.",
-            *numbers,
-            "",
-            "## Why higher throughput is not a faster single request",
-            "",
-            *(_one_request(evidence, path) for path in paths),
-            "",
-            _WHY,
-            "",
-        ]
-    )
+    names = dict.fromkeys(row["path"] for row in view.summary)
+    return page("knee", view, factor=factor, paths=[_path(name, evidence, factor) for name in names])
 
 
-def _numbers(path: str, rows: list[Row], steps: dict[int, Doubling], factor: float) -> list[str]:
-    def shown(row: Row, column: str) -> str:
-        return with_interval(number(row, column, path), bounds(row, column, path))
-
-    def gain(step: Doubling | None) -> tuple[str, str]:
-        if step is None:
-            return "", ""
-        found = step.gain.estimate
-        return with_interval(found.value, found.bounds[1:]), step.growth(factor)
-
-    columns = ("p50_ms", "per_sequence_ms", "positions_per_s")
-    lines: list[list[str]] = []
-    for row in rows:
-        estimates = [shown(row, column) for column in columns]
-        lines.append([B := row["batch_size"], row["n"], *estimates, *gain(steps.get(int(B))), row["flags"]])
-    head = ["B", "n", "one decode, ms", "a sequence, ms", "positions/s", "gain at 2B", "growth", "flags"]
-    return ["", f"### {path}", "", table(head, lines)]
+def _path(name: str, evidence: Evidence, factor: float) -> Path:
+    rows = [row for row in evidence.view.summary if row["path"] == name]
+    try:
+        knee = measured_knee(evidence, "positions_per_s", {"path": name}, factor)
+    except NoEvidence as missing:
+        path = Path(name, "Inconclusive", str(missing), [(row, "", "") for row in rows])
+    else:
+        between = f"B = {knee.lo}" if knee.lo == knee.hi else f"B = {knee.lo} to {knee.hi}"
+        steps = {str(step.value): (_shown(step.gain), step.growth(factor)) for step in knee.doublings}
+        numbers = [(row, *steps.get(row["batch_size"], ("", ""))) for row in rows]
+        path = Path(name, between if knee.answer == "interval" else knee.answer, str(knee), numbers)
+    _compare(path, evidence)
+    return path
 
 
-def _one_request(evidence: Evidence, path: str) -> str:
+def _compare(path: Path, evidence: Evidence) -> None:
+    """Set what the largest batch does to throughput and to one request beside the smallest."""
     if len(evidence.values) == 1:
-        return f"- `{path}`: one batch size was measured; there is nothing to compare."
+        path.no_comparison = "one batch size was measured; there is nothing to compare"
+        return
     small, large = (
-        {"path": path, "batch_size": value} for value in (min(evidence.values), max(evidence.values))
+        {"path": path.name, "batch_size": size} for size in (min(evidence.values), max(evidence.values))
     )
     try:
-        more, later = (evidence.ratio(of, large, small).estimate for of in ("positions_per_s", "p50_ms"))
-        quick, slow = (evidence.value("p50_ms", cell).estimate for cell in (small, large))
+        path.more = _shown(evidence.ratio("positions_per_s", large, small))
+        path.later = _shown(evidence.ratio("p50_ms", large, small))
+        path.quick, path.slow = (evidence.value("p50_ms", cell).estimate.value for cell in (small, large))
     except NoEvidence as missing:
-        return f"- `{path}`: no comparison is made: {missing}."
-    return (
-        f"- `{path}`: B={large['batch_size']} does {with_interval(more.value, more.bounds[1:])} times the"
-        f" positions/s of B={small['batch_size']}, and its decode takes"
-        f" {with_interval(later.value, later.bounds[1:])} times as long: {short(slow.value)} ms instead of"
-        f" {short(quick.value)} ms until any one request is done."
-    )
+        path.no_comparison = f"no comparison is made: {missing}"
+    else:
+        path.small, path.large = min(evidence.values), max(evidence.values)
+
+
+def _shown(quantity: Quantity) -> str:
+    return with_interval(quantity.estimate.value, quantity.estimate.bounds[1:])

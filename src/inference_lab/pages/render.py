@@ -1,26 +1,83 @@
-"""Tables, intervals and origins as Markdown text."""
+"""Render a page from its jinja template: a page's module gathers the facts, the template holds the words.
 
+Whatever a template inserts is escaped: text of a server or a record begins no HTML, breaks no table and moves
+no cursor. `Markdown` marks text that is Markdown already.
+"""
+
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.statistics import with_interval
-from inference_lab.errors import printable
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from inference_lab.analysis.statistics import short, with_interval
+from inference_lab.analysis.summary_table import Row, View
+from inference_lab.errors import ConfigError, printable
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; inside a value a bar and a tag are escaped and a line break is a space."""
+class Markdown(str):
+    """Text that a template inserts as it is."""
+
+    __slots__ = ()
+
+
+def page(name: str, view: View, **facts: object) -> str:
+    """Return the page that templates/<name>.md.j2 makes of these facts."""
+    template = Path(__file__).parent / "templates" / f"{name}.md.j2"
+    return render(template, view=view, record=view.record, origin=origin(view.source), **facts)
+
+
+def render(template: Path, **facts: object) -> str:
+    """Return the text of a template filled with these facts.
+
+    Raises ConfigError naming template and line when it asks for something that is not there.
+    """
+    environment = ImmutableSandboxedEnvironment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        undefined=jinja2.StrictUndefined,
+        finalize=escaped,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= _FILTERS
+    try:
+        return environment.get_template(template.name).render(facts)
+    except jinja2.TemplateSyntaxError as error:
+        raise ConfigError(f"{template} line {error.lineno}: {error.message}") from None
+    except (jinja2.TemplateError, ConfigError, ValueError, TypeError, ArithmeticError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename.endswith(template.name)]
+        raise ConfigError(f"{template} line {lines[-1] if lines else '?'}: {error}") from None
+
+
+def escaped(value: object) -> str:
+    """Return a value as text on one line that is no markup."""
+    if isinstance(value, Markdown):
+        return value
+    text = re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(str(value).splitlines()))
+    return printable(text).replace("|", "\\|")
+
+
+def table(rows: Iterable[Sequence[str]], head: Sequence[str]) -> Markdown:
+    """Return a Markdown table whose columns are known only when it is made."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(_in_a_table, line)) + " |" for line in lines)
+    return Markdown("\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines))
 
 
-def _in_a_table(value: str) -> str:
-    return plain(value).replace("|", "\\|")
+def interval(row: Row, column: str) -> str:
+    """Return a column of a summary row with its interval: 1.79 [1.78, 1.80]."""
+    return with_interval(row.number(column), row.interval(column))
 
 
-def plain(value: str) -> str:
-    """What a server or a record says, on one line: it begins no HTML and holds no control character."""
-    return printable(re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(value.splitlines())))
+def where(rows: Iterable[Row], **patterns: str) -> list[Row]:
+    """Return the rows whose columns match these patterns (`*` for anything)."""
+    return [row for row in rows if all(fnmatchcase(row[name], like) for name, like in patterns.items())]
 
 
 def verdict_value(verdict: Mapping[str, str]) -> str:
@@ -33,7 +90,42 @@ def verdict_value(verdict: Mapping[str, str]) -> str:
     return with_interval(float(value), (float(lo) if lo else None, float(hi) if hi else None))
 
 
-def made_from(source: Mapping[str, Any]) -> str:
-    """What a generated page was made from, with the first digits of each file's sha256, and how."""
+def origin(source: Mapping[str, Any]) -> str:
+    """Return what a page was made from, with the first digits of each file's sha256, and how."""
     files = ", ".join(f"{name} `{digest[:12]}`" for name, digest in source["files"].items())
     return f"Made from {files} by `{source['command']}`."
+
+
+def _short(value: str | float) -> str:
+    return short(float(value))
+
+
+def _fixed(text: str, digits: int = 2) -> str:
+    return f"{float(text):.{digits}f}"
+
+
+def words(value: Any) -> str:
+    """Return a fact of a manifest in words."""
+    if value is None:
+        return "not known"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {words(each)}" for key, each in value.items())  # pyright: ignore
+    if isinstance(value, list):
+        return ", ".join(map(words, value))  # pyright: ignore
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def _markdown(text: str) -> Markdown:
+    return Markdown(text.strip())
+
+
+_FILTERS: dict[str, Callable[..., object]] = {
+    "short": _short,
+    "fixed": _fixed,
+    "interval": interval,
+    "table": table,
+    "where": where,
+    "words": words,
+    "verdict_value": verdict_value,
+    "markdown": _markdown,
+}

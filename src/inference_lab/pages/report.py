@@ -129,7 +129,7 @@ def environment(about: Sequence[About]) -> Iterator[str]:
         for (named, value), which in said.items()
         if named == name
     ]
-    yield table(["", "", "of"], rows)
+    yield table(rows, ["", "", "of"])
 
 
 def _servers(each: About) -> Iterator[list[str]]:
@@ -172,7 +172,7 @@ def _answers(about: Sequence[About]) -> Iterator[str]:
         rows.append(
             [each.name, each.question, broken + ", ".join(f"{n} {name}" for name, n in counts.items())]
         )
-    yield table(["experiment", "question", "claims"], rows)
+    yield table(rows, ["experiment", "question", "claims"])
 
 
 def _found(each: About) -> Iterator[str]:
@@ -189,7 +189,7 @@ def _found(each: About) -> Iterator[str]:
         if any(cells := [each.shown(metric, column, value) for value in each.values])
     ]
     rows = [[value, *(cells[at] for _, cells in columns)] for at, value in enumerate(each.values)]
-    yield table([each.axis, *(head for head, _ in columns)], rows)
+    yield table(rows, [each.axis, *(head for head, _ in columns)])
     for figure in each.figures:
         yield f"![{each.name}: {figure}](../{each.name}/{figure})"
     if advice := {part for row in each.rows for part in row["advice"].split(SEPARATOR) if row["flags"]}:
@@ -210,7 +210,7 @@ def _limits(each: About) -> Iterator[str]:
         batch = f"{seen['peak_step_batch']:g} of {settings['max_num_seqs']:g}"
         rows.append([value, batch, share, _limit(seen, settings)])
     yield f"### {each.name}"
-    yield table([each.axis, "largest batch", "queue in the server's TTFT", "limited by"], rows)
+    yield table(rows, [each.axis, "largest batch", "queue in the server's TTFT", "limited by"])
 
 
 _LIMITS = (
@@ -251,7 +251,7 @@ def _verdicts(each: About) -> Iterator[str]:
         ]
         for verdict in each.verdicts
     ]
-    yield table(["claim", "verdict", "value", "n", "reason"], rows)
+    yield table(rows, ["claim", "verdict", "value", "n", "reason"])
 
 
 def _boundary(about: Sequence[About], unmeasured: Sequence[str]) -> Iterator[str]:
@@ -289,7 +289,7 @@ def _repeat(about: Sequence[About], name: str) -> Iterator[str]:
         [each.name, each.manifest["digest"][:12], *_pins(each.manifest), str(len(each.manifest["sessions"]))]
         for each in about
     ]
-    yield table(["experiment", "manifest", "pins of the server, sha256", "loads"], rows)
+    yield table(rows, ["experiment", "manifest", "pins of the server, sha256", "loads"])
 
 
 def _pins(manifest: Mapping[str, Any]) -> list[str]:

@@ -14,7 +14,7 @@ from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import Times, estimate, short, with_interval
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import ConfigError
-from inference_lab.pages.render import made_from, table
+from inference_lab.pages.render import origin, table
 from inference_lab.records.samples import Sample
 
 APART = 2.0  # factors that differ by less are of one kind
@@ -135,10 +135,10 @@ def draw(view: View) -> str:
         ),
     )
     lines = [f"# Where a factor of {short(_p50(odd.factor))} comes from: {view.record.experiment}", ""]
-    lines += [made_from(view.source), "", "Flagged cells make no claim; this describes their samples.", ""]
+    lines += [origin(view.source), "", "Flagged cells make no claim; this describes their samples.", ""]
     for number, (title, head, look, words) in enumerate(looks, 1):
         rows = [[one.name, *look(one)] for one in found]
-        lines += [f"## {number}. {title}", "", words, "", table(["situation", *head], rows), ""]
+        lines += [f"## {number}. {title}", "", words, "", table(rows, ["situation", *head]), ""]
     return "\n".join([*lines, "## What is left", "", _cause(found, odd, cores), ""])
 
 

@@ -25,6 +25,8 @@ from inference_lab.records.files import sha256_file, sha256_value
 
 PACKAGE = "inference_lab"
 SOURCE_ROOT = "src"
+PAGES = f"{SOURCE_ROOT}/{PACKAGE}/pages/"
+TEMPLATE = ".md.j2"
 PINS_FILE = "pyproject.toml"
 
 # Left out of every closure: `errors`; `records`, for which the record's schema number stands; `config`, which
@@ -74,7 +76,8 @@ class Sources:
         """`{path: digest}` of the given modules and all of the package they import, sorted by path.
 
         Modules are named inside the package ("experiments.decode_paths"). Imports inside functions
-        count; `errors` and `records` do not. Raises ConfigError when a module has no file.
+        count; `errors` and `records` do not. A page has its template in it. Raises ConfigError when a module
+        has no file.
         """
         if (modules, wordless) in self._closures:
             return dict(self._closures[modules, wordless])
@@ -93,11 +96,15 @@ class Sources:
                 continue
             found[path] = self.digest(path, wordless=wordless)
             waiting += self._source(path).ours
+            if path.startswith(PAGES) and (self.root / (template := template_of(path))).is_file():
+                found[template] = self.file(template)
         self._closures[modules, wordless] = dict(sorted(found.items()))
         return dict(self._closures[modules, wordless])
 
     def digest(self, path: str, *, wordless: bool = False) -> str:
         """sha256 of what a source says; `wordless` without what its errors and help texts say."""
+        if path.endswith(TEMPLATE):
+            return self.file(path)
         source = self._source(path)
         return source.wordless if wordless else source.digest
 
@@ -112,7 +119,7 @@ class Sources:
 
     def pins(self, paths: Iterable[str]) -> dict[str, str]:
         """`{package: version}` pinned for the third-party imports of these files and what they require."""
-        of = tuple(paths)
+        of = tuple(path for path in paths if path.endswith(".py"))
         if of in self._pins:
             return self._pins[of]
         known = self.pinned
@@ -179,6 +186,11 @@ def module_path(module: str, root: Path = Path()) -> str | None:
         if (root / candidate).is_file():
             return candidate.as_posix()
     return None
+
+
+def template_of(path: str) -> str:
+    """Return where the template of a page's module is: pages/knee.py has pages/templates/knee.md.j2."""
+    return f"{PAGES}templates/{Path(path).stem}{TEMPLATE}"
 
 
 def digest_of_tree(tree: ast.AST, *, wordless: bool = False) -> str:

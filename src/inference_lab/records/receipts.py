@@ -1,6 +1,6 @@
 """The chain of recorded results: whether the receipt of each of its steps still holds.
 
-    sources + pins + section -> tests -> measure -> summary -> figure, analysis -> article, report
+    sources + pins + section -> tests -> measure -> summary -> figure, analysis -> report
 
 Answers: is this result current, and if not, why? Decides by digests alone; times never count. Knows no
 statistics and no Snakemake. Every path is relative to the checkout, which is the working directory.
@@ -22,7 +22,6 @@ from inference_lab.records.stages import (
     VERIFIED_RECEIPT,
     Step,
     analysis_step,
-    article_step,
     figure_step,
     has_module,
     is_load,
@@ -152,7 +151,6 @@ class Receipts:
             "measure": measure_step,
             "summary": summary_step,
             "analysis": analysis_step,
-            "article": article_step,
         }[stage]
         return make(experiment, section[part_of(stage)])
 
@@ -161,10 +159,9 @@ class Receipts:
         first = [self.step("measure", experiment), self.step("summary", experiment)]
         judge = self.experiments[experiment]["judge"]
         figures = [self.step("figure", experiment, figure) for figure in judge.get("figures", {})]
-        article = [self.step("article", experiment)] if judge.get("article") else []
         if is_load(experiment):  # nothing was predicted
             return [*first, *figures]
-        return [*first, *figures, self.step("analysis", experiment), *article]
+        return [*first, *figures, self.step("analysis", experiment)]
 
     def reports(self) -> dict[str, list[str]]:
         """The experiments that each report is about, sorted, by its name: `judge.report` of each of them."""
@@ -232,7 +229,7 @@ class Receipts:
             return [other for other in every if other.receipt in made]
         if step.stage == "report":
             return [self.step("analysis", about["experiment"]) for about in step.section["experiments"]]
-        earlier = {"summary": "measure", "figure": "summary", "analysis": "summary", "article": "analysis"}
+        earlier = {"summary": "measure", "figure": "summary", "analysis": "summary"}
         before = [self.step(earlier[step.stage], step.experiment)] if step.stage in earlier else []
         if step.stage == "summary" and "calibration" in step.section:
             before.append(self.step("summary", step.section["calibration"]))

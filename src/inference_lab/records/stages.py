@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records.digests import PACKAGE, SOURCE_ROOT, Sources, module_path
+from inference_lab.records.digests import PACKAGE, PAGES, SOURCE_ROOT, TEMPLATE, Sources, module_path
 from inference_lab.records.files import sha256_value
 from inference_lab.records.installed import interpreter
 
@@ -70,12 +70,13 @@ class Step:
 
     def pins(self, sources: Sources) -> dict[str, str]:
         """`{package: version}` of the pins this step depends on."""
-        return sources.pins(path for path in self.sources(sources) if path.endswith(".py"))
+        return sources.pins(self.sources(sources))
 
 
 def package_files(root: Path) -> list[str]:
-    """The package's sources."""
-    return sorted(path.relative_to(root).as_posix() for path in (root / SOURCE_ROOT).rglob("*.py"))
+    """The package's sources, templates of pages among them."""
+    sources = [*(root / SOURCE_ROOT).rglob("*.py"), *(root / PAGES).rglob(f"*{TEMPLATE}")]
+    return sorted(path.relative_to(root).as_posix() for path in sources)
 
 
 def tested_files(root: Path) -> list[str]:
@@ -152,36 +153,20 @@ def figure_step(experiment: str, section: Mapping[str, Any], figure: str) -> Ste
 
 
 def analysis_step(experiment: str, section: Mapping[str, Any]) -> Step:
-    """The step that sets prediction beside result: verdicts.csv and analysis.md."""
+    """The step that sets prediction beside result: verdicts.csv, analysis.md, an article."""
     at = folder(experiment)
+    article = (f"docs/experiments/{experiment}.md",) if section.get("article") else ()
     return Step(
         "analysis",
         experiment,
         ("analyze", experiment),
         f"{at}/receipts/analysis.json",
-        makes=(f"{at}/verdicts.csv", f"{at}/analysis.md"),
-        reads=(f"{at}/summary.csv", *_record(experiment), prediction_file(experiment)),
-        modules=("pages.analysis", "analysis.verdicts"),
-        section=section,
-    )
-
-
-def article_step(experiment: str, section: Mapping[str, Any]) -> Step:
-    """The step that writes the experiment's article from its template and its numbers."""
-    at = folder(experiment)
-    return Step(
-        "article",
-        experiment,
-        ("article", experiment),
-        f"{at}/receipts/article.json",
-        makes=(f"docs/experiments/{experiment}.md",),
+        makes=(f"{at}/verdicts.csv", f"{at}/analysis.md", *article),
         reads=(
-            f"docs/experiments/{experiment}.md.j2",
-            f"{at}/summary.csv",
-            f"{at}/verdicts.csv",
-            f"{at}/manifest.json",
+            *(f"{at}/summary.csv", *_record(experiment), prediction_file(experiment)),
+            *(f"{page}.j2" for page in article),
         ),
-        modules=("pages.article",),
+        modules=("pages.analysis", "analysis.verdicts"),
         section=section,
     )
 
