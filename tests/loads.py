@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference_lab.records.record import Record
-from inference_lab.records.requests import RequestRecord
+from inference_lab.stream_load.requests import RequestRecord
 
 MS = 1_000_000
 

@@ -55,8 +55,6 @@ def main(words: Sequence[str] | None = None) -> int:
         reference_cli.add_arguments(add)
     add.set_defaults(run=_serve_reference)
 
-    _vllm(commands.add_parser("vllm", help="the real server: install it, check it, trace its source"))
-
     add = commands.add_parser("verify", help="rebuild every result from its raw data and compare bytes")
     add.add_argument("experiment", nargs="*", help="or the folder of a load; default: all experiments")
     add.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")
@@ -86,21 +84,6 @@ def _stage(commands: Any, name: str, text: str, *, of_load: bool = False) -> arg
     )
     _add_log(parser)
     return parser
-
-
-def _vllm(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
-    folder = argparse.ArgumentParser(add_help=False)
-    folder.add_argument("--folder", type=Path, help="of the environment (default: in the user's cache)")
-    add = commands.add_parser("install", parents=[folder], help="make the pinned environment by pip")
-    add.add_argument("--python", default=sys.executable, help="the interpreter that it is made of")
-    add.set_defaults(run=_vllm_install)
-    add = commands.add_parser("check", parents=[folder], help="is it the pinned one, whole and unchanged?")
-    add.set_defaults(run=_vllm_check)
-    add = commands.add_parser("trace", parents=[folder], help="where its source causes what is recorded")
-    add.add_argument("--output", type=Path, help="write the page of findings here")
-    add.add_argument("--write", action="store_true", help="declare the lines and digests found here")
-    add.set_defaults(run=_vllm_trace)
 
 
 def _add_log(parser: argparse.ArgumentParser) -> None:
@@ -188,24 +171,6 @@ def _serve_reference(args: argparse.Namespace) -> int:
     from inference_lab.stream_load.reference import cli as reference_cli
 
     return reference_cli.run(args)
-
-
-def _vllm_install(args: argparse.Namespace) -> str:
-    from inference_lab.stream_load.servers import vllm_install
-
-    return vllm_install.install(args.folder, args.python)
-
-
-def _vllm_check(args: argparse.Namespace) -> str:
-    from inference_lab.stream_load.servers import vllm_install
-
-    return vllm_install.described(vllm_install.find_environment(args.folder))
-
-
-def _vllm_trace(args: argparse.Namespace) -> str:
-    from inference_lab.stream_load.servers import vllm_trace
-
-    return vllm_trace.trace(args.folder, args.output, write=args.write)
 
 
 def _verify(args: argparse.Namespace) -> str:

@@ -9,7 +9,7 @@ from inference_lab.analysis.load_runs import Cell, EngineStepRow, cells_of
 from inference_lab.analysis.metrics import AGAINST_TRUTH, OF_CELL, OF_RUN, SLO, TIMES, goodput
 from inference_lab.analysis.server_metrics import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records.requests import RequestRecord
+from inference_lab.stream_load.requests import RequestRecord
 from tests.loads import MS, record, request, session, truth
 
 

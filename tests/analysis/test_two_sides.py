@@ -10,7 +10,7 @@ from inference_lab.analysis.summary_table import CODES, Row, pick, summary_rows
 from inference_lab.analysis.two_sides import CLOCK_NS
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
-from inference_lab.records.requests import RequestRecord
+from inference_lab.stream_load.requests import RequestRecord
 from tests.checkout import ROOT
 from tests.loads import MS, record, request, session, step, truth
 

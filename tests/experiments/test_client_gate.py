@@ -15,27 +15,27 @@ from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import client_gate
-from inference_lab.experiments.serving_run import BothSides
+from inference_lab.experiments.serving_run import Recording
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import Record
-from inference_lab.records.requests import read_requests
+from inference_lab.stream_load.requests import read_requests
 from tests.checkout import ROOT
 
 FIXED = {"requests": 16, "input_tokens": 8, "output_tokens": 4, "ttft_ms": 4, "itl_ms": 2, "seed": 42}
 SECTION: dict[str, Any] = {"fixed": FIXED, "quiet_cores": 0.2, "quiet_wait_s": 0}
 
 
-def simulated() -> BothSides:
+def simulated() -> Recording:
     """Both sides of every setup in virtual time."""
-    sides = BothSides()
+    sides = Recording()
     for name in client_gate.SETUPS:
         client_gate.simulate(name, FIXED, sides)
     return sides
 
 
-def verdicts(sides: BothSides) -> dict[str, str]:
+def verdicts(sides: Recording) -> dict[str, str]:
     """What the prediction of p2 comes to over the simulated half of a record."""
-    found = sides.measurement({})
+    found = sides.truth_measurement({})
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "requests.jsonl")
         path.write_text(found.files["requests.jsonl"])
@@ -97,5 +97,5 @@ class TestP2(unittest.TestCase):
     def test_an_unknown_setup(self) -> None:
         """A section that varies something else is refused with what may be varied."""
         for vary in ({"setup": ["gate_3"]}, {"batch_size": [1]}):
-            with self.assertRaisesRegex(ConfigError, "p2 varies setup over gate_4_batch_2"):
+            with self.assertRaisesRegex(ConfigError, "client_gate varies setup over gate_4_batch_2"):
                 client_gate.measure({**SECTION, "vary": vary}, lambda *_: None)

@@ -11,7 +11,7 @@ import numpy as np
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import kernels_peers
 from inference_lab.records.config import load_config
-from inference_lab.stream_load.servers import vllm_install
+from inference_lab.stream_load.servers.vllm import VllmEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS = [f"kernels_peers_{kind}" for kind in ("full", "decode", "gqa", "prefill")]
@@ -24,16 +24,16 @@ class RefusalTest(unittest.TestCase):
         """A process that cannot import torch refuses to measure and names the command that installs it."""
         with (
             mock.patch.dict(sys.modules, {"torch": None}),
-            self.assertRaisesRegex(MeasurementRefused, "inference-lab vllm install"),
+            self.assertRaisesRegex(MeasurementRefused, r"envs/vllm/install\.py"),
         ):
             kernels_peers.load_torch(1)
 
     def test_another_python(self) -> None:
         """An environment of another Python is refused before a process starts, with both versions."""
         here = Path()
-        other = vllm_install.VllmEnvironment(here, here, here, {"python": "3.9"})
+        other = VllmEnvironment(here, here, here, {"python": "3.9"})
         with (
-            mock.patch.object(vllm_install, "find_environment", return_value=other),
+            mock.patch.object(kernels_peers, "find_environment", return_value=other),
             self.assertRaisesRegex(MeasurementRefused, r"for Python 3\.9, this is 3\."),
         ):
             kernels_peers.measure({}, lambda _, __: None)

@@ -12,7 +12,7 @@ from unittest import mock
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import sweep
-from inference_lab.stream_load.record_file import NAME
+from inference_lab.stream_load.requests import NAME
 from inference_lab.stream_load.servers.process import Server
 from tests.loads import request
 
@@ -32,11 +32,11 @@ MAX_NUM_SEQS = {**SECTION, "vary": {"max_num_seqs": [1, 2]}, "fixed": {**FIXED, 
 
 
 class Servers:
-    """Stands in for start_server: servers that took a step in each load, and one load that kills."""
+    """Servers that took a step in each load, and one load that kills, without a process."""
 
     def __init__(self, dies_in: int | None = None, gets_ready: bool = True, kind: str = "external") -> None:
         self.kind = kind
-        self.loads: list[sweep.Load] = []
+        self.loads: list[sweep.LoadSpec] = []
         self.settings: list[Mapping[str, Any]] = []
         self.dies_in, self.gets_ready = dies_in, gets_ready
         self.at: list[int] = []
@@ -59,21 +59,23 @@ class Servers:
         if self.dies_in is not None and len(self.loads) > self.dies_in:
             raise MeasurementRefused("the server ended by signal 9; its log says\n  | killed")
 
-    def load(self, _: str, folder: Path, load: sweep.Load) -> int:
+    def load(self, _: str, folders: list[Path], clients: list[list[sweep.LoadSpec]]) -> list[int]:
         """A client whose two requests succeed."""
+        (folder,), ((load,),) = folders, clients
         self.loads.append(load)
         self.at.append(sweep.monotonic_ns())
         folder.mkdir()
         lines = [request(n, name=load.name).line() for n in (0, 1)]
         (folder / NAME).write_bytes(b"".join(lines))
-        return 0
+        return [0]
 
 
 def measured(servers: Servers, section: Mapping[str, Any]) -> sweep.Measurement:
     """What the sweep records against these servers."""
     with (
-        mock.patch.object(sweep, "start_server", servers.start),
-        mock.patch.object(sweep, "_client", servers.load),
+        mock.patch.object(sweep, "serving", servers.start),
+        mock.patch.object(sweep.LoadSpec, "options", lambda load: [load]),
+        mock.patch.object(sweep, "run_clients", servers.load),
         mock.patch("inference_lab.stream_load.servers.metrics_page.get", return_value=None),
         mock.patch.object(sweep.machine, "wait_until_quiet", return_value=0.0),
         contextlib.redirect_stderr(io.StringIO()),

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from inference_lab.records.requests import RequestRecord
 from inference_lab.stream_load.client.client import Client
 from inference_lab.stream_load.client.endpoint import Endpoint
 from inference_lab.stream_load.client.outcome import Attempt, request_record
@@ -15,10 +15,21 @@ from inference_lab.stream_load.client.stream import Capture, Timeouts
 from inference_lab.stream_load.clock import ArrivalClock
 from inference_lab.stream_load.reference.scheduler import EngineSettings
 from inference_lab.stream_load.reference.server import ReferenceServer
+from inference_lab.stream_load.requests import RequestRecord
+from inference_lab.stream_load.servers.start import start_server
 from tests.stream_load.quirks import MisbehavingServer
 
 QUICK = EngineSettings(ttft_ms=2.0, itl_ms=1.0)
 STALL_TIMEOUTS = Timeouts(first_token_s=0.25, between_tokens_s=0.25)
+
+
+@contextmanager
+def reference_server(place: Path | None = None, **settings: Any) -> Generator[str]:
+    """The base URL of a reference server in a process of its own; server.truth.jsonl is in `place`."""
+    with TemporaryDirectory() as folder:
+        log = (place or Path(folder)) / "server.log"
+        with start_server({"kind": "reference", **settings}, log) as server:
+            yield server.base_url
 
 
 def record_of(capture: Capture, clock: str = "kernel") -> RequestRecord:

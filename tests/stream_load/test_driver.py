@@ -4,7 +4,6 @@ import asyncio
 import unittest
 from typing import Any
 
-from inference_lab.records.requests import RequestRecord
 from inference_lab.stream_load.client.outcome import Attempt
 from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.driver import Driver
@@ -15,6 +14,7 @@ from inference_lab.stream_load.reference.simulation import (
     run_in_virtual_time,
     sleep_until,
 )
+from inference_lab.stream_load.requests import RequestRecord
 from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.workload import Length, Workload
 from tests.stream_load.support import record_of

@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from inference_lab.commands.own_load import describe, reopen
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.records.files import write_json
 from inference_lab.records.receipts import seal
-from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.stream_load.cli import add_arguments, options_from, reasons, run, words
-from inference_lab.stream_load.progress import Snapshot, describe
-from inference_lab.stream_load.record_file import INFO, PARTIAL, RecordFile
-from inference_lab.stream_load.reference.reference_process import reference_server
-from inference_lab.stream_load.session import exit_code, load
+from inference_lab.stream_load.requests import PARTIAL, RequestFile, RequestRecord, read_requests
+from inference_lab.stream_load.session import INFO, Snapshot, exit_code, load
+from tests.stream_load.support import reference_server
 from tests.synthetic import timing_record
 
 
@@ -43,8 +42,7 @@ class LoadCase(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         """A server that answers 8 requests a step."""
-        engine = ["--ttft-ms", "2", "--itl-ms", "1", "--max-num-seqs", "8"]
-        cls.base_url = cls.enterClassContext(reference_server(engine))
+        cls.base_url = cls.enterClassContext(reference_server(ttft_ms=2, itl_ms=1, max_num_seqs=8))
 
     def setUp(self) -> None:
         """A folder for the runs of this test."""
@@ -164,7 +162,7 @@ class TestLoad(LoadCase):
         """The load stops with the reason instead of going on unrecorded."""
         options = options_from(arguments(*self.words("--concurrency", "2", "--duration", "3600")))
         full = RecordError("the disk is full")
-        patched = mock.patch.object(RecordFile, "append", side_effect=full)
+        patched = mock.patch.object(RequestFile, "append", side_effect=full)
         with patched, self.assertRaisesRegex(RecordError, "the disk is full"):
             load(options, self.output)
 
@@ -240,7 +238,7 @@ class TestInterrupts(LoadCase):
         write_json(self.output / "manifest.json", seal(record))
         before = {path: path.read_bytes() for path in self.output.iterdir()}
         with self.assertRaisesRegex(RecordError, r"requests\.jsonl: differs from .* expected sha256 0000"):
-            self.run_command("--resume", "--concurrency", "1", "--requests", "1")
+            reopen(self.output, options_from(arguments(*self.words("--concurrency", "1", "--requests", "1"))))
         self.assertEqual({path: path.read_bytes() for path in self.output.iterdir()}, before)
 
     def test_killed_and_resumed(self) -> None:

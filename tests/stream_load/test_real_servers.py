@@ -8,8 +8,8 @@ import unittest
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.stream_load.cli import main
+from inference_lab.stream_load.requests import RequestRecord, read_requests
 from tests.stream_load.scripted import CLOSE, Actions, scripted
 from tests.stream_load.server_cases import CASES, Case
 

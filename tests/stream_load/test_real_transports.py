@@ -17,14 +17,14 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.errors import InputError
-from inference_lab.records.requests import RequestRecord, read_requests
 from inference_lab.stream_load.cli import main
 from inference_lab.stream_load.client.client import Client
 from inference_lab.stream_load.client.endpoint import Endpoint
 from inference_lab.stream_load.clock import ArrivalClock
 from inference_lab.stream_load.event_loop import LOOP_NAME, run_in_event_loop
-from inference_lab.stream_load.record_file import INFO
+from inference_lab.stream_load.requests import RequestRecord, read_requests
 from inference_lab.stream_load.servers.process import get
+from inference_lab.stream_load.session import INFO
 from tests.stream_load.scripted import CLOSE, Actions, answer, scripted, stream
 
 KEY = "sk-Proj-7hQ/2x+Lm9Vw=Rt4YbN8cKdE3fGhJ5"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
-from inference_lab.records.requests import RequestRecord, read_requests
+from inference_lab.stream_load.requests import RequestRecord, read_requests
 
 GOOD = RequestRecord(
     request_id="r1",
@@ -86,7 +86,7 @@ class TestRequestRecord(unittest.TestCase):
         extra = json.loads(GOOD.line()) | {"speed": 1}
         listed = json.loads(GOOD.line()) | {"chunk_tokens": None}
         bad = (
-            (GOOD.line() * 2, "line 2: attempt 1 of request r1 stands already on line 1"),
+            (GOOD.line() * 2, "line 2: attempt 1 of request r1 is a duplicate of line 1"),
             (b"{\n", "line 1: not JSON"),
             (
                 GOOD.line().replace(b'"itl_ns":[', b'"itl_ns":[1.5,'),

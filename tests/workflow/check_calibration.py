@@ -10,7 +10,7 @@ from unittest import mock
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.experiments import calibration
-from inference_lab.experiments.serving_run import BothSides, words
+from inference_lab.experiments.serving_run import Recording, cli_options
 
 FIXED = {
     "requests_per_stream": 2,
@@ -65,9 +65,9 @@ class TestCalibration(unittest.TestCase):
 
     def test_a_failed_client_records_nothing(self) -> None:
         """When a request fails there is no record; what there was is kept and named."""
-        client = words(concurrency=1, requests=1, extra_body='{"model": "other"}')
+        client = cli_options(concurrency=1, requests=1, extra_body='{"model": "other"}')
         place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         refused = self.assertRaisesRegex(MeasurementRefused, rf"exit codes \[1\].*see {place}")
         with mock.patch("tempfile.tempdir", str(place)), refused:
-            BothSides().serve_and_load({}, words(ttft_ms=2, itl_ms=1), [client])
+            Recording().load_beside_truth({}, {"ttft_ms": 2, "itl_ms": 1}, [client])
         self.assertEqual(len(list(place.glob("*/client0/requests.jsonl"))), 1)

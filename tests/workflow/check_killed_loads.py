@@ -11,10 +11,9 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from inference_lab.records.requests import read_requests
 from inference_lab.stream_load.cli import __name__ as load_command
-from inference_lab.stream_load.record_file import PARTIAL
-from inference_lab.stream_load.reference.reference_process import reference_server
+from inference_lab.stream_load.requests import PARTIAL, read_requests
+from tests.stream_load.support import reference_server
 
 _KILLS = 12
 _CONCURRENCY = 8
@@ -25,9 +24,8 @@ class KilledLoadTest(unittest.TestCase):
 
     def kill_one(self, place: Path, after_s: float) -> tuple[set[str], list[dict[str, Any]], int]:
         """(ids on disk, requests the server received, when) of a load killed after its first line."""
-        truth, output = place / "truth.jsonl", place / "run"
-        engine = ["--ttft-ms", "5", "--itl-ms", "5", "--max-num-seqs", "8", "--truth", str(truth)]
-        with reference_server(engine) as base_url:
+        truth, output = place / "server.truth.jsonl", place / "run"
+        with reference_server(place, ttft_ms=5, itl_ms=5, max_num_seqs=8) as base_url:
             words = ["--base-url", base_url, "--output", str(output), "--concurrency", str(_CONCURRENCY)]
             words += ["--requests", "100000", "--output-tokens", "4:40"]
             load = subprocess.Popen([sys.executable, "-m", load_command, *words])

@@ -15,7 +15,7 @@ from unittest import mock
 from inference_lab import cli
 from inference_lab.commands import own_load
 from inference_lab.records import installed
-from inference_lab.stream_load.reference.reference_process import reference_server
+from tests.stream_load.support import reference_server
 
 
 class TestLoads(unittest.TestCase):
@@ -30,7 +30,7 @@ class TestLoads(unittest.TestCase):
         """A load as a user starts it, with no option but where and how much; no calibration is near."""
         cls.enterClassContext(mock.patch.object(own_load, "CALIBRATION", "none"))
         cls.enterClassContext(mock.patch.object(installed, "check_loaded"))  # tests, too, are loaded here
-        cls.base_url = cls.enterClassContext(reference_server(["--ttft-ms", "2", "--itl-ms", "1"]))
+        cls.base_url = cls.enterClassContext(reference_server(ttft_ms=2, itl_ms=1))
         cls.made = Path(cls.enterClassContext(tempfile.TemporaryDirectory()), "run1")
         status, cls.said, error = cls.command("load", *cls.words(cls.made))
         assert status == 0, error

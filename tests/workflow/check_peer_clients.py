@@ -8,7 +8,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from inference_lab.stream_load.reference.reference_process import reference_server
+from tests.stream_load.support import reference_server
 
 _SCRIPT = Path(__file__).with_name("peer_clients.py")
 _SEEN = {"text": " t" * 5, "reasons": ["length"], "usage": [[3, 5, 8]], "ids": 1}
@@ -23,7 +23,7 @@ class PeerClientsTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         """Both clients against one server, in an environment of the group `peers`; a warning is an error."""
         command = ["uv", "run", "--quiet", "--isolated", "--only-group", "peers", "python", "-W", "error"]
-        with tempfile.TemporaryDirectory() as home, reference_server(["--itl-ms", "1"]) as url:
+        with tempfile.TemporaryDirectory() as home, reference_server(itl_ms=1) as url:
             ended = subprocess.run(
                 [*command, str(_SCRIPT), url],
                 capture_output=True,

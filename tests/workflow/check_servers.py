@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.stream_load.servers.process import guarded, log_tail, refuse_dead
+from inference_lab.stream_load.servers.process import log_tail, refuse_dead, supervised
 from inference_lab.timing.machine import process_s
 from tests.stream_load.support import lives
 
@@ -35,8 +35,8 @@ _ORPHAN = (
 )
 _STARTER = (
     "import sys, time; from pathlib import Path\n"
-    "from inference_lab.stream_load.servers.process import guarded\n"
-    "with guarded([sys.executable, '-c', sys.argv[1]], Path(sys.argv[2])): time.sleep(60)"
+    "from inference_lab.stream_load.servers.process import supervised\n"
+    "with supervised([sys.executable, '-c', sys.argv[1]], Path(sys.argv[2])): time.sleep(60)"
 )
 
 
@@ -64,7 +64,7 @@ class GuardTest(unittest.TestCase):
 
     def test_the_family_ends_with_the_block(self) -> None:
         """A child that its parent leaves behind and that ignores SIGTERM is killed too."""
-        with guarded([sys.executable, "-c", _FAMILY], self.log):
+        with supervised([sys.executable, "-c", _FAMILY], self.log):
             family = self.family()
         self.assert_gone(family)
 
@@ -75,7 +75,7 @@ class GuardTest(unittest.TestCase):
             return process_s(os.getpid()) - time.process_time()
 
         before = of_family()
-        with guarded([sys.executable, "-c", _ORPHAN], self.log):
+        with supervised([sys.executable, "-c", _ORPHAN], self.log):
             orphan = self.family()[1]
             give_up = time.monotonic() + 30
             while (spent := process_s(orphan)) < 1:
@@ -94,7 +94,7 @@ class GuardTest(unittest.TestCase):
 
     def test_a_family_that_ends_by_itself(self) -> None:
         """The command's death ends its children, and is told with its signal and the log's last lines."""
-        with guarded([sys.executable, "-c", _FAMILY], self.log) as process:
+        with supervised([sys.executable, "-c", _FAMILY], self.log) as process:
             family = self.family()
             os.kill(family[0], 9)
             code = process.wait(20)
@@ -104,7 +104,7 @@ class GuardTest(unittest.TestCase):
 
     def test_a_command_that_cannot_be_started(self) -> None:
         """The log says which."""
-        with guarded(["/no/such/program"], self.log) as process:
+        with supervised(["/no/such/program"], self.log) as process:
             self.assertEqual(process.wait(20), 127)
         self.assertIn("/no/such/program cannot be started: No such file", log_tail(self.log))
 

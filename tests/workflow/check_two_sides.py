@@ -18,10 +18,11 @@ from unittest import mock
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import summary_rows
 from inference_lab.experiments import sweep
+from inference_lab.experiments.serving_run import serving
 from inference_lab.records.record import Measurement, Record
-from inference_lab.records.requests import read_requests
+from inference_lab.stream_load.requests import read_requests
 from inference_lab.stream_load.schedule import Schedule
-from inference_lab.stream_load.servers.start import Server, start_server
+from inference_lab.stream_load.servers.process import Server
 from inference_lab.stream_load.session import LoadOptions, load
 from inference_lab.stream_load.workload import Length, Workload
 
@@ -59,14 +60,14 @@ class DisturbedTest(unittest.TestCase):
         """Rows of the summary by metric; `disturb` ran in the middle of the load."""
 
         @contextmanager
-        def start(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
-            with start_server(settings, log) as server:
+        def start(settings: Mapping[str, Any], place: Path) -> Generator[Server]:
+            with serving(settings, place) as server:
                 thread = threading.Thread(target=self.in_the_middle, args=(server, disturb))
                 thread.start()
                 yield server
                 thread.join()
 
-        with mock.patch.object(sweep, "start_server", start):
+        with mock.patch.object(sweep, "serving", start):
             found = sweep.measure(SECTION, lambda *_: None)
         return {row["metric"]: row for row in summary_of(found, SECTION)}
 

@@ -16,10 +16,8 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from inference_lab.errors import MeasurementRefused
-from inference_lab.stream_load.servers import vllm_trace
 from inference_lab.stream_load.servers.start import start_server
-from inference_lab.stream_load.servers.vllm import written_model
-from inference_lab.stream_load.servers.vllm_install import declared, find_environment
+from inference_lab.stream_load.servers.vllm import SCRIPTS, find_environment, written_model
 from tests.stream_load.support import lives
 
 SHAPE = {"vocab_size": 512, "hidden_size": 256, "num_layers": 4, "num_heads": 8, "num_kv_heads": 2, "seed": 1}
@@ -116,7 +114,7 @@ class VllmCheck(unittest.TestCase):
         again = self.log.parent / "again"
         command = [
             str(self.environment.python),
-            str(declared("write_model.py")),
+            str(SCRIPTS / "write_model.py"),
             str(again),
             json.dumps(shape),
         ]
@@ -130,7 +128,7 @@ class VllmCheck(unittest.TestCase):
     def test_the_trace_holds(self) -> None:
         """Every declared place stands where it was read, and the page says so."""
         page = self.log.with_name("trace.md")
-        vllm_trace.trace(output=page)
+        subprocess.run([sys.executable, SCRIPTS / "trace.py", "--output", page], check=True)
         self.assertEqual(page.read_text(), Path("docs/vllm-trace.md").read_text())
 
 

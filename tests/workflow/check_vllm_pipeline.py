@@ -27,8 +27,8 @@ from inference_lab.records import receipts, store
 from inference_lab.records.config import load_config, read_yaml
 from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import Measurement
-from inference_lab.stream_load.reference.reference_process import reference_server
 from tests.checkout import ROOT
+from tests.stream_load.support import reference_server
 
 SVG = "{http://www.w3.org/2000/svg}"
 SOURCE = {"experiment": "x", "files": {"raw.csv": "a" * 64, "summary.csv": "b" * 64}, "command": "rebuild it"}
@@ -176,7 +176,7 @@ class TestServers(unittest.TestCase):
 
     def test_a_server_killed_in_mid_run(self) -> None:
         """Everything until then is recorded, failed requests too, and marked with the reason."""
-        started = sweep.start_server
+        started = sweep.serving
         killers: list[threading.Timer] = []
 
         def kill(server: Any, folder: Path) -> None:
@@ -186,15 +186,15 @@ class TestServers(unittest.TestCase):
                         os.kill(int(path.parent.name), signal.SIGKILL)
 
         @contextlib.contextmanager
-        def doomed(settings: Mapping[str, Any], log: Path) -> Any:
-            with started(settings, log) as server:
-                killers.append(threading.Timer(2.0, kill, (server, log.parent)))
+        def doomed(settings: Mapping[str, Any], place: Path) -> Any:
+            with started(settings, place) as server:
+                killers.append(threading.Timer(2.0, kill, (server, place)))
                 killers[-1].start()
                 yield server
 
         section = self.section(rounds=50)
         with (
-            unittest.mock.patch.object(sweep, "start_server", doomed),
+            unittest.mock.patch.object(sweep, "serving", doomed),
             contextlib.redirect_stderr(io.StringIO()),
         ):
             found = sweep.measure(section, said)
@@ -207,7 +207,7 @@ class TestServers(unittest.TestCase):
 
     def test_a_server_that_runs_already(self) -> None:
         """Its steps are not seen from here, so raw.csv has none; requests and pages are recorded."""
-        with reference_server(["--ttft-ms", "4", "--itl-ms", "2"]) as base_url:
+        with reference_server(ttft_ms=4, itl_ms=2) as base_url:
             server = {**self.section()["server"], "kind": "external", "base_url": base_url}
             for name in ("ttft_ms", "itl_ms"):
                 server.pop(name)

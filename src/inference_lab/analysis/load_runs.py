@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Required, TypedDict, cast
 
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
-from inference_lab.records.requests import RequestRecord
+from inference_lab.stream_load.requests import RequestRecord
 
 Window = tuple[int, int]  # first and last arrival that count
 CellKey = tuple[tuple[str, str], ...]  # columns and values of a cell

@@ -14,7 +14,7 @@ import numpy as np
 
 from inference_lab.analysis.load_runs import Cell, Run, Truth, peak_in_flight
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records.requests import STATUSES, RequestRecord
+from inference_lab.stream_load.requests import STATUSES, RequestRecord
 
 OfRequest = Callable[[RequestRecord], Sequence[float]]
 OfBoth = Callable[[RequestRecord, Truth], Sequence[float]]

@@ -5,20 +5,22 @@ inside it is the same as under results/, but for a prediction.
 """
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
-from inference_lab.commands import run_stage
+from inference_lab.commands import run_stage, terminal
 from inference_lab.errors import ConfigError, MeasurementRefused
-from inference_lab.records import receipts, stages
+from inference_lab.records import receipts, stages, store
 from inference_lab.records.files import read_text, sha256_file, write_json
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Measurement, Record
-from inference_lab.records.requests import read_requests
 from inference_lab.stream_load import cli as load_cli
-from inference_lab.stream_load.record_file import INFO, MANIFEST, NAME
+from inference_lab.stream_load.requests import NAME, read_requests
+from inference_lab.stream_load.session import INFO, LoadOptions, Snapshot, refuse_other_conditions
 
+MANIFEST = "manifest.json"
 JUDGE: dict[str, Any] = {
     "by": "serving",
     "window": "steady",
@@ -37,14 +39,18 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         from inference_lab.analysis.metrics import goodput
 
         goodput(dict(args.slo))
-    conditions = {**load_cli.options_from(args).conditions(), "slo": dict(args.slo)}
+    options = load_cli.options_from(args)
+    conditions = {**options.conditions(), "slo": dict(args.slo)}
     if args.prompts:
         read_text(args.prompts, "give a JSONL of prompts")
         conditions["prompts_sha256"] = sha256_file(args.prompts)  # its name alone says nothing of them
     folder: Path = args.output
     step = stages.measure_step(_name(folder), conditions)
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
-    result = load_cli.run(args)
+    if args.resume and (folder / MANIFEST).exists():
+        reopen(folder, options)
+    with terminal.live_line() as show:
+        result = load_cli.run(args, _showing(show, args.requests))
     if result.requests_path.name != NAME:
         said = f"stopped: kept in {result.requests_path}; --resume continues it"
         requests, _ = read_requests(result.requests_path, partial=True)
@@ -68,6 +74,41 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     table, record = _summarised(folder)
     told = load_cli.reasons(record.requests, result.info["sessions"])
     return "\n".join([load_cli.words(result), *told, table]), result.exit_code
+
+
+def reopen(folder: Path, options: LoadOptions) -> None:
+    """Make a finished record one that a load goes on with: as it was recorded, or not at all."""
+    manifest = store.load_record(folder / MANIFEST).manifest
+    refuse_other_conditions(options, manifest["conditions"])
+    write_json(folder / INFO, {name: manifest[name] for name in ("conditions", "sessions")})
+    (folder / MANIFEST).unlink()
+
+
+def _showing(show: Callable[[str], None], total: int | None) -> Callable[[Snapshot], None]:
+    """Return what shows the state of a load as one line."""
+    started_s = before_s = monotonic()
+    tokens = 0
+
+    def watch(now: Snapshot) -> None:
+        nonlocal before_s, tokens
+        now_s = monotonic()
+        rate = max(now.tokens - tokens, 0) / max(now_s - before_s, 1e-9)
+        before_s, tokens = now_s, now.tokens
+        show(describe(now, total=total, elapsed_s=now_s - started_s, tokens_per_s=rate))
+
+    return watch
+
+
+def describe(now: Snapshot, *, total: int | None, elapsed_s: float, tokens_per_s: float) -> str:
+    """Return the state of a load as one line."""
+    of_total = "" if total is None else f"/{total}"
+    left = ""
+    if total is not None and now.done:
+        left = f", about {elapsed_s / now.done * (total - now.done):.0f} s to go"
+    return (
+        f"{elapsed_s:.0f} s: {now.in_flight} in flight, {now.done}{of_total} done,"
+        f" {now.failed} failed, {tokens_per_s:.0f} tokens/s{left}"
+    )
 
 
 def around(file: Path) -> Receipts | None:

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import TextIO
 
 from inference_lab.errors import LabError, printable
@@ -109,5 +110,30 @@ def progress(label: str) -> Generator[Callable[[int, int], None]]:
             said = tenth
             with contextlib.suppress(BrokenPipeError):  # nobody listens; what is measured is recorded
                 print(f"{label}: {done} of {total} rounds", file=sys.stderr, flush=True)
+
+    yield plain
+
+
+_LINE_EVERY_S = 5.0
+
+
+@contextlib.contextmanager
+def live_line() -> Generator[Callable[[str], None]]:
+    """A function that shows a line: in place on a terminal, elsewhere one every 5 s."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.live import Live
+
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+            yield lambda line: live.update(line, refresh=True)
+        return
+    shown_s = monotonic()
+
+    def plain(line: str) -> None:
+        nonlocal shown_s
+        if monotonic() - shown_s >= _LINE_EVERY_S:
+            shown_s = monotonic()
+            with contextlib.suppress(OSError):  # nobody listens; the load goes on
+                print(line, file=sys.stderr, flush=True)
 
     yield plain

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference_lab.errors import ConfigError
-from inference_lab.experiments.serving_run import BothSides, words
+from inference_lab.experiments.serving_run import Recording, cli_options
 from inference_lab.records.record import Measurement
 from inference_lab.stream_load.client.outcome import Attempt, request_record
 from inference_lab.stream_load.driver import Driver
@@ -50,19 +50,23 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
     """
     (axis, names), fixed = next(iter(section["vary"].items())), section["fixed"]
     if axis != "setup" or set(names) - set(SETUPS):
-        raise ConfigError(f"p2 varies setup over {', '.join(SETUPS)}; the section says {section['vary']}")
-    sides = BothSides()
+        raise ConfigError(
+            f"client_gate varies setup over {', '.join(SETUPS)}; the section says {section['vary']}"
+        )
+    recording = Recording()
     waited_s = machine.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
     with machine.Watch() as watch:
         for done, name in enumerate(names):
-            simulate(name, fixed, sides)
+            simulate(name, fixed, recording)
             cell = {"transport": "http", "setup": name}
-            sides.serve_and_load(cell, _server(SETUPS[name], fixed), _clients(name, fixed))
+            engine = {key: fixed[key] for key in ("ttft_ms", "itl_ms")}
+            engine["max_num_seqs"] = SETUPS[name].max_num_seqs
+            recording.load_beside_truth(cell, engine, _clients(name, fixed))
             progress(done + 1, len(names))
-    return sides.measurement({**watch.summary(), "waited_for_quiet_s": waited_s})
+    return recording.truth_measurement({**watch.summary(), "waited_for_quiet_s": waited_s})
 
 
-def simulate(name: str, fixed: Mapping[str, Any], sides: BothSides) -> None:
+def simulate(name: str, fixed: Mapping[str, Any], recording: Recording) -> None:
     """Add both sides of one setup in virtual time, always the same."""
     setup = SETUPS[name]
     cell = {"transport": "simulation", "setup": name}
@@ -87,10 +91,12 @@ def simulate(name: str, fixed: Mapping[str, Any], sides: BothSides) -> None:
             await asyncio.gather(*(client.run() for client in clients))
             return server.steps
 
-    sides.steps += [{**cell, **step.row(step.ends_ns)} for step in run_in_virtual_time(run)]
-    sides.requests += [request_record(attempt, clock="user").line().decode().strip() for attempt in attempts]
+    recording.steps += [{**cell, **step.row(step.ends_ns)} for step in run_in_virtual_time(run)]
+    recording.requests += [
+        request_record(attempt, clock="user").line().decode().strip() for attempt in attempts
+    ]
     session = {"cell": cell, "concurrency": setup.concurrency, "schedule": schedule.process}
-    sides.sessions += [{**session, "name": prefix} for prefix in prefixes]
+    recording.sessions += [{**session, "name": prefix} for prefix in prefixes]
 
 
 class _InProcess:
@@ -110,9 +116,7 @@ def _prefix(transport: str, name: str, client: int) -> str:
 
 
 def _engine(setup: Setup, fixed: Mapping[str, Any]) -> EngineSettings:
-    return EngineSettings(
-        max_num_seqs=setup.max_num_seqs, ttft_ms=fixed["ttft_ms"], itl_ms=fixed["itl_ms"], seed=fixed["seed"]
-    )
+    return EngineSettings(max_num_seqs=setup.max_num_seqs, ttft_ms=fixed["ttft_ms"], itl_ms=fixed["itl_ms"])
 
 
 def _workload(fixed: Mapping[str, Any]) -> Workload:
@@ -125,18 +129,14 @@ def _workload(fixed: Mapping[str, Any]) -> Workload:
     )
 
 
-def _server(setup: Setup, fixed: Mapping[str, Any]) -> list[str]:
-    return words(
-        max_num_seqs=setup.max_num_seqs, **{name: fixed[name] for name in ("ttft_ms", "itl_ms", "seed")}
-    )
-
-
 def _clients(name: str, fixed: Mapping[str, Any]) -> list[list[str]]:
-    """Every request at once, held back by the client's gate alone."""
+    """Every request at once, held back by the client's concurrency limit alone."""
     common = {key: fixed[key] for key in ("requests", "input_tokens", "output_tokens", "seed")}
     setup = SETUPS[name]
     return [
-        words(burst=True, prompt="ids", concurrency=setup.concurrency, name=_prefix("http", name, client))
-        + words(**common)
+        cli_options(
+            burst=True, prompt="ids", concurrency=setup.concurrency, name=_prefix("http", name, client)
+        )
+        + cli_options(**common)
         for client in range(setup.clients)
     ]

@@ -31,7 +31,7 @@ from inference_lab.experiments.multi_head import Cell
 from inference_lab.mechanisms import attention
 from inference_lab.mechanisms.arrays import Array
 from inference_lab.records.record import Measurement
-from inference_lab.stream_load.servers import vllm_install
+from inference_lab.stream_load.servers.vllm import find_environment
 from inference_lab.timing import protocol
 from inference_lab.timing.protocol import Bench, Timed
 
@@ -45,7 +45,7 @@ def load_torch(threads: int) -> Any:
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise MeasurementRefused(f"{error}; PyTorch comes with `inference-lab vllm install`") from None
+        raise MeasurementRefused(f"{error}; workflow/envs/vllm/install.py installs PyTorch") from None
     for name in ("torch.ops", "torch.classes"):  # made by code, under a name without its folder
         made: Any = sys.modules[name]
         made.__file__ = str(Path(str(torch.__file__)).parent / Path(str(made.__file__)).name)
@@ -235,12 +235,12 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
 
     Raises MeasurementRefused when that environment is not there, or was made for another Python.
     """
-    environment = vllm_install.find_environment()
+    environment = find_environment()
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     if environment.facts["python"] != ours:
         raise MeasurementRefused(
             f"PyTorch in {environment.folder} is for Python {environment.facts['python']}, this is {ours};"
-            f" run `inference-lab vllm install` under {ours}, or this under the other"
+            f" run `python workflow/envs/vllm/install.py` under {ours}, or this under the other"
         )
     os.environ[_SITE] = str(environment.site)
     try:

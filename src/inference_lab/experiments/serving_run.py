@@ -1,123 +1,141 @@
-"""One reference server and its clients, each in a process of its own: what both sides wrote down.
+"""A server and its clients, each in a process of its own, and what both sides wrote.
 
-Neither process is told what the other is: the clients never see the server's batch limit, the server
-never sees a client's concurrency.
+Neither side is told about the other: clients never see the server's batch limit, the server never sees a
+client's concurrency.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
 from inference_lab.errors import MeasurementRefused
+from inference_lab.experiments import serving_child
 from inference_lab.records import installed
 from inference_lab.records.record import Measurement, csv_text
 from inference_lab.records.samples import write_samples
 from inference_lab.records.temporary import temporary_folder
-from inference_lab.stream_load import cli as load_cli
-from inference_lab.stream_load.record_file import INFO
-from inference_lab.stream_load.reference.reference_process import reference_server
+from inference_lab.stream_load.requests import NAME, PARTIAL
+from inference_lab.stream_load.servers.process import Server, whole_lines
+from inference_lab.stream_load.servers.start import start_server
+from inference_lab.stream_load.session import INFO
 
-_LIMIT_S = 300.0
-STEP_COLUMNS = (
-    *("step", "started_ns", "ended_ns", "batch", "prefill_requests", "prefill_tokens"),
-    *("decode_requests", "decode_tokens", "waiting"),
-)
+CLIENT_LIMIT_S = 600.0
+_CHILD = (sys.executable, "-m", serving_child.__name__)
 Line = dict[str, Any]
 
 
 @dataclass
-class BothSides:
-    """What was recorded so far: lines of every client's requests.jsonl, its sessions, the server's truth.
+class Recording:
+    """What was recorded so far: lines of every client's requests.jsonl, its sessions, the engine's steps.
 
-    Every session names the `cell` it was made under, and every step has the cell's columns.
+    `server` holds the lines of what the server wrote otherwise: its truth, or its /metrics. Every session
+    names the `cell` it was made under, and every step has the cell's columns.
     """
 
     requests: list[str] = field(default_factory=list[str])
     sessions: list[Line] = field(default_factory=list[Line])
-    truth: list[Line] = field(default_factory=list[Line])
     steps: list[Line] = field(default_factory=list[Line])
+    server: list[Line] = field(default_factory=list[Line])
 
-    def measurement(self, environment: Mapping[str, Any]) -> Measurement:
-        """requests.jsonl and truth.jsonl, a line a request; raw.csv, a row a step of the server's engine."""
-        columns = [*self.sessions[0]["cell"], *STEP_COLUMNS]
-        truth = [json.dumps(line, separators=(",", ":")) for line in self.truth]
+    def measurement(
+        self, environment: Mapping[str, Any], *, columns: Sequence[str], server_file: str, **facts: Any
+    ) -> Measurement:
+        """Return raw.csv with a row per step of the engine, and a JSON line per request and server line."""
+        lines = [json.dumps(line, separators=(",", ":")) for line in self.server]
         files = {
             "raw.csv": csv_text(columns, self.steps),
             "controls.csv": write_samples((), controls=True),
-            "requests.jsonl": "".join(f"{line}\n" for line in self.requests),
-            "truth.jsonl": "".join(f"{line}\n" for line in truth),
+            NAME: "".join(f"{line}\n" for line in self.requests),
+            server_file: "".join(f"{line}\n" for line in lines),
         }
-        rows = {
-            "raw.csv": len(self.steps),
-            "controls.csv": 0,
-            "requests.jsonl": len(self.requests),
-            "truth.jsonl": len(truth),
-        }
-        facts = {"oracle": [], "columns": columns, "sessions": self.sessions, "clock": "monotonic_ns"}
+        rows = dict(zip(files, (len(self.steps), 0, len(self.requests), len(lines)), strict=True))
+        facts |= {"oracle": [], "columns": list(columns), "sessions": self.sessions, "clock": "monotonic_ns"}
         return Measurement("serving", files, rows, facts, environment)
 
-    def serve_and_load(
-        self, cell: Mapping[str, Any], server: Sequence[str], clients: Sequence[Sequence[str]]
-    ) -> None:
-        """Run the clients' loads at the same time against one server and add what became of them.
+    def truth_measurement(self, environment: Mapping[str, Any]) -> Measurement:
+        """Return the measurement of loads that `load_beside_truth` recorded."""
+        return self.measurement(environment, columns=[*self.steps[0]], server_file="truth.jsonl")
 
-        `server` holds arguments of `serve-reference`, each of `clients` those of `load` but for the base
-        URL and the output. Raises MeasurementRefused unless every request of every client succeeded; what
-        both sides wrote until then is kept in the folder it names.
+    def load_beside_truth(
+        self, cell: Mapping[str, Any], settings: Mapping[str, Any], clients: Sequence[Sequence[str]]
+    ) -> None:
+        """Run the clients' loads at the same time against one reference server; add what both sides wrote.
+
+        `clients` holds the options of each `load` but base URL and output. Raises MeasurementRefused unless
+        every request of every client succeeded; what both sides wrote is then kept in the folder it names.
         """
         with temporary_folder("serving") as place:
-            truth = place / "truth.jsonl"
             folders = [place / f"client{number}" for number in range(len(clients))]
-            with reference_server([*server, "--truth", str(truth)]) as base_url:
+            with serving({"kind": "reference", **settings}, place) as server:
                 launched_ns = monotonic_ns()
-                _run_clients(base_url, folders, clients)
-            written = [json.loads(line) for line in _lines(truth)]
+                codes = run_clients(server.base_url, folders, clients)
+            if any(code != 0 for code in codes):
+                raise MeasurementRefused(
+                    f"clients ended with exit codes {codes} (None: not done after {CLIENT_LIMIT_S:g} s);"
+                    f" nothing recorded, see {place}"
+                )
+            assert server.truth is not None
+            written = [json.loads(line) for line in whole_lines(server.truth)]
             for folder in folders:
-                lines = _lines(folder / "requests.jsonl")
-                check_both(map(json.loads, lines), written, place)
+                lines, sessions = client_record(folder)
+                refuse_contradiction(map(json.loads, lines), written, place)
                 self.requests += lines
-                for session in json.loads(_text(folder / INFO))["sessions"]:
-                    self.sessions.append({"cell": dict(cell), "launched_ns": launched_ns, **session})
+                self.sessions += [{"cell": dict(cell), "launched_ns": launched_ns, **one} for one in sessions]
             for line in written:
                 kind = line.pop("kind")
                 if kind == "request":
-                    self.truth.append(line)
+                    self.server.append(line)
                 elif kind == "step":
                     self.steps.append({**cell, **line})
 
 
-def _run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> None:
-    command = [sys.executable, "-m", load_cli.__name__, "--die-with-parent", "--base-url", base_url]
-    variables = installed.of_child()
+@contextlib.contextmanager
+def serving(settings: Mapping[str, Any], place: Path) -> Generator[Server]:
+    """A server of these settings, whose log is in the folder `place`; its process runs checked code."""
+    reference = (*_CHILD, "serve-reference")
+    log = place / "server.log"
+    with start_server(settings, log, reference=reference, env=installed.of_child()) as server:
+        yield server
+
+
+def run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> list[int | None]:
+    """Run one client per folder, all at the same time; return their exit codes, None: not done in time."""
     processes = [
         subprocess.Popen(
-            [*command, "--output", str(folder), *words], stdout=subprocess.DEVNULL, env=variables
+            [*_CHILD, "load", "--base-url", base_url, "--output", str(folder), *options],
+            stdout=subprocess.DEVNULL,
+            env=installed.of_child(),
         )
-        for folder, words in zip(folders, clients, strict=True)
+        for folder, options in zip(folders, clients, strict=True)
     ]
+    give_up_s = time.monotonic() + CLIENT_LIMIT_S
     try:
-        codes = [process.wait(_LIMIT_S) for process in processes]
-    except subprocess.TimeoutExpired:
-        raise MeasurementRefused(
-            f"a client was not done after {_LIMIT_S:g} s; nothing recorded, see {folders[0].parent}"
-        ) from None
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(give_up_s - time.monotonic(), 0))
+        return [process.returncode for process in processes]
     finally:
         for process in processes:
             process.kill()
             process.wait()
-    if any(codes):
-        raise MeasurementRefused(
-            f"clients ended with exit codes {codes}; nothing recorded, see {folders[0].parent}"
-        )
 
 
-def check_both(seen: Iterable[Line], written: Iterable[Line], place: Path) -> None:
-    """Raises MeasurementRefused unless the server wrote, of each request of a client, the tokens it saw."""
+def client_record(folder: Path) -> tuple[list[str], list[Line]]:
+    """Return the whole lines of a client's requests.jsonl, finished or not, and its sessions."""
+    lines = whole_lines(folder / NAME) or whole_lines(folder / PARTIAL)
+    info = folder / INFO
+    return lines, json.loads(info.read_text(encoding="utf-8"))["sessions"] if info.exists() else []
+
+
+def refuse_contradiction(seen: Iterable[Line], written: Iterable[Line], place: Path) -> None:
+    """Raise MeasurementRefused unless the server wrote as many tokens of each request as its client saw."""
     tokens = {line["request_id"]: len(line["token_ns"]) for line in written if line["kind"] == "request"}
     for request in seen:
         name, count = request["request_id"], request["output_tokens"]
@@ -128,17 +146,9 @@ def check_both(seen: Iterable[Line], written: Iterable[Line], place: Path) -> No
             )
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-def _lines(path: Path) -> list[str]:
-    return _text(path).splitlines()
-
-
-def words(**options: object) -> list[str]:
-    """Options of a command as its words: `max_num_seqs=2` is `--max-num-seqs 2`, `burst=True` `--burst`."""
-    found: list[str] = []
+def cli_options(**options: object) -> list[str]:
+    """Return options of a command: `requests=2, burst=True` is `--requests 2 --burst`."""
+    words: list[str] = []
     for name, value in options.items():
-        found += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
-    return found
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return words

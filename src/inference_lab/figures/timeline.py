@@ -11,7 +11,7 @@ from inference_lab.analysis.load_runs import Run, in_flight_over_time, runs_of
 from inference_lab.analysis.metrics import token_times
 from inference_lab.analysis.summary_table import View
 from inference_lab.figures.style import ALARM, INK, SMALL, Axes, Figure, Line, Mark, page, styled, svg
-from inference_lab.records.requests import RequestRecord
+from inference_lab.stream_load.requests import RequestRecord
 
 GATE = Mark("#999999", "", "-")
 SENT = Mark("#d55e00", "", "-")

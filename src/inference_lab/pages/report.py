@@ -284,7 +284,10 @@ def _repeat(about: Sequence[About], name: str) -> Iterator[str]:
     yield "Figures and this report again from what is recorded, on any machine, without the server:"
     yield f"    uv run snakemake --cores 1 {name}"
     yield "Everything from nothing (the first command installs the server in a folder of its own):"
-    yield f"    uv run inference-lab vllm install\n    uv run snakemake --cores 2 -R measure_manual -- {name}"
+    yield (
+        "    uv run python workflow/envs/vllm/install.py\n"
+        f"    uv run snakemake --cores 2 -R measure_manual -- {name}"
+    )
     rows = [
         [each.name, each.manifest["digest"][:12], *_pins(each.manifest), str(len(each.manifest["sessions"]))]
         for each in about

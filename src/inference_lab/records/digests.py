@@ -29,14 +29,9 @@ PAGES = f"{SOURCE_ROOT}/{PACKAGE}/pages/"
 TEMPLATE = ".md.j2"
 PINS_FILE = "pyproject.toml"
 
-# Left out of every closure: `errors`; `records`, for which the record's schema number stands; `config`, which
-# admits sections whose values are in the receipt; and what a person sees while a load runs.
-_LEFT_OUT = (
-    f"{PACKAGE}.errors",
-    f"{PACKAGE}.records",
-    f"{PACKAGE}.config",
-    f"{PACKAGE}.stream_load.progress",
-)
+# Left out of every closure: `errors`; `records`, for which the record's schema number stands; and `config`,
+# which admits sections whose values are in the receipt.
+_LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records", f"{PACKAGE}.config")
 _DISTRIBUTION_OF = {"yaml": "pyyaml"}
 _IGNORED_FIELDS = frozenset({"kind", "type_comment", "returns", "annotation"})
 # In a class body an annotation makes a field; of what it says, these alone decide anything.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab.records.requests import RequestRecord
 from inference_lab.records.samples import Sample, write_samples
+from inference_lab.stream_load.requests import RequestRecord
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from inference_lab.records.receipts import (
     ways_out,
 )
 from inference_lab.records.record import Record
-from inference_lab.records.requests import RequestRecord, read_lines, read_requests
 from inference_lab.records.samples import CONTROLS, read_rows, read_samples
 from inference_lab.records.stages import Step
+from inference_lab.stream_load.requests import RequestRecord, read_lines, read_requests
 
 _ROOM = 2**20  # bytes that must be free before measuring, where no record stands that says how many
 

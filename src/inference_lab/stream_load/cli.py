@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import InputError, LabError
-from inference_lab.records.installed import check_loaded
-from inference_lab.records.locks import die_with_parent
-from inference_lab.records.requests import RequestRecord
 from inference_lab.stream_load.client.endpoint import KEY_HEADER, named_secret
 from inference_lab.stream_load.client.stream import Timeouts
+from inference_lab.stream_load.requests import RequestRecord
 from inference_lab.stream_load.schedule import Schedule
-from inference_lab.stream_load.session import PATHS, LoadOptions, LoadResult, load
+from inference_lab.stream_load.session import PATHS, LoadOptions, LoadResult, Watch, load
 from inference_lab.stream_load.workload import Length, Workload
 
 _WIDTH = 200  # of a reason on the terminal; the whole of it is in the record
@@ -80,7 +78,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="such as ttft_ms=200; goodput counts the requests that met every one",
     )
     add("--name", default="r", help="begins every request id")
-    add("--die-with-parent", action="store_true", help="live no longer than who started it")
 
 
 def _length(text: str) -> Length:
@@ -178,11 +175,9 @@ def options_from(args: argparse.Namespace) -> LoadOptions:
     )
 
 
-def run(args: argparse.Namespace) -> LoadResult:
-    """Run the load and return what became of it. Prints nothing: a record is sealed before words can fail."""
-    if args.die_with_parent:
-        die_with_parent()
-    return load(options_from(args), args.output, resume=args.resume, show=True)
+def run(args: argparse.Namespace, watch: Watch | None = None) -> LoadResult:
+    """Run the load. Prints nothing: a record is sealed before a print can fail."""
+    return load(options_from(args), args.output, resume=args.resume, watch=watch)
 
 
 def words(result: LoadResult) -> str:
@@ -221,8 +216,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:
-        if given is None:  # a process of its own
-            check_loaded()
         result = run(parser.parse_args(given))
         print(words(result), flush=True)
         return result.exit_code

@@ -1,18 +1,21 @@
-"""Loads an OpenAI-compatible server as a schedule says and records every request. Derives no metric.
+"""Loads an OpenAI-compatible server on a schedule and records every request. Computes no metric.
 
-A run is a folder: `requests.jsonl` (`.partial` while it runs) and INFO, which says under what.
+A load is a folder: `requests.jsonl` (`.partial` while it runs) and INFO, its conditions and sessions.
 """
 
 import asyncio
+import contextlib
+import hashlib
 import json
 import os
 import resource
 import signal
 import ssl
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -21,8 +24,6 @@ from time import monotonic_ns
 from typing import Any
 
 from inference_lab.errors import InputError, RecordError
-from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.store import load_record
 from inference_lab.stream_load.client.client import Client
 from inference_lab.stream_load.client.endpoint import KEY_HEADER, Endpoint
 from inference_lab.stream_load.client.outcome import Attempt, request_record
@@ -31,24 +32,25 @@ from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
 from inference_lab.stream_load.connection import tls_context
 from inference_lab.stream_load.driver import Driver
 from inference_lab.stream_load.event_loop import LOOP_NAME, run_in_event_loop
-from inference_lab.stream_load.progress import Snapshot, say, show_progress
-from inference_lab.stream_load.record_file import INFO, MANIFEST, RecordFile
+from inference_lab.stream_load.requests import RequestFile
 from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.workload import Workload
 
+INFO = "load.json"
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}
-_SPARE = 8  # connections kept ready in an open loop, where nothing says when the next is free
+_SPARE = 8  # connections kept ready in an open loop, where the next free one cannot be foreseen
+_WATCH_EVERY_S = 0.5  # showing a load takes about 1 ms, in which user stamps are late
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """What to load, with what, and how. An empty `workload.model` is discovered through /models.
 
-    `name` begins every request id, so that a server's truth can tell two clients apart.
+    `name` begins every request id, so that a server's log tells two clients apart.
     `api_key_env` names the environment variable that holds the key; the key itself is never kept. It goes
     into `api_key_header`; `headers` go with every request. `unix_socket` is connected to instead of the
-    host. `ca_file` holds the authorities that a certificate is held against instead of the system's;
-    `insecure` takes any certificate.
+    host. `ca_file` holds certificate authorities that replace the system's; `insecure` accepts any
+    certificate.
     """
 
     base_url: str
@@ -83,7 +85,7 @@ class LoadOptions:
 
     @property
     def target(self) -> Endpoint:
-        """Where the server is."""
+        """The server's address."""
         return Endpoint.parse(
             self.base_url,
             headers=self.headers,
@@ -92,18 +94,31 @@ class LoadOptions:
         )
 
     def conditions(self) -> dict[str, Any]:
-        """Everything that decides what is sent when, as JSON values."""
+        """Return everything that decides what is sent when, as JSON values."""
         return json.loads(json.dumps(asdict(self), default=str))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Where the record is, under what it was made, how its attempts ended, the exit code for a shell."""
+    """Path and conditions of a record, how many of its attempts ended how, and the exit code for a shell."""
 
     requests_path: Path
     info: Mapping[str, Any]
     counts: Mapping[str, int]
     exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a running load: requests in flight, finished, failed, and tokens so far."""
+
+    in_flight: int
+    done: int
+    failed: int
+    tokens: int
+
+
+Watch = Callable[[Snapshot], None]
 
 
 class _HttpTransport:
@@ -124,7 +139,7 @@ class _HttpTransport:
 class _Session:
     """A load from its start, or from a resume, to its end."""
 
-    def __init__(self, options: LoadOptions, file: RecordFile, info: dict[str, Any]) -> None:
+    def __init__(self, options: LoadOptions, file: RequestFile, info: dict[str, Any]) -> None:
         self._options = options
         self._file = file
         self._info = info
@@ -134,7 +149,7 @@ class _Session:
         self._failure: RecordError | None = None
         self.interrupts = 0
 
-    async def run(self, *, show: bool) -> None:
+    async def run(self, watch: Watch | None) -> None:
         """Drive the load until every request has ended or a second interrupt stops it."""
         options, target = self._options, self._options.target
         session: dict[str, Any] = {
@@ -146,7 +161,7 @@ class _Session:
         }
         cpu_ns = time.process_time_ns()
         if target.scheme == "https":
-            digest = sha256_file(options.ca_file) if options.ca_file else None
+            digest = hashlib.sha256(options.ca_file.read_bytes()).hexdigest() if options.ca_file else None
             session["tls"] = {"certificate_checked": not options.insecure, "ca_sha256": digest}
         is_kernel = options.kernel_stamps and target.is_plain_tcp
         with closing(ArrivalClock(kernel=is_kernel)) as clock, closing(PreciseTimer()) as alarm:
@@ -159,7 +174,7 @@ class _Session:
                 tls=self._tls,
             )
             async with client:
-                session["interrupted"] = await self._drive(client, alarm, show=show)
+                session["interrupted"] = await self._drive(client, alarm, watch)
         session |= {
             "end_ns": monotonic_ns(),
             "client_cpu_ns": time.process_time_ns() - cpu_ns,
@@ -168,7 +183,7 @@ class _Session:
             "clock": {
                 **clock.conditions(),
                 "asked": "kernel" if options.kernel_stamps else "user",
-                "stamps": client.clock_name,  # what requests bear: the kernel stamps no TLS
+                "stamps": client.clock_name,  # the clock of the requests: the kernel stamps no TLS
             },
             "connections": client.opened,
             "resent_requests": client.resent,
@@ -176,15 +191,15 @@ class _Session:
         }
         self._info["sessions"].append(session)
         self._info["counts"] = dict(sorted(self.counts.items()))
-        write_json(self._file.folder / INFO, self._info)
+        self._write_info()
 
-    async def _drive(self, client: Client, alarm: PreciseTimer, *, show: bool) -> bool:
-        """Send every request and write what became of it; whether an interrupt cut that short."""
+    async def _drive(self, client: Client, alarm: PreciseTimer, watch: Watch | None) -> bool:
+        """Send every request and write its record; return whether an interrupt cut that short."""
         options = self._options
         workload = options.workload
         if not workload.model:
             workload = replace(workload, model=await client.discover_model())
-        self._info["model"] = client.redact(workload.model)  # a server may list what it was sent
+        self._info["model"] = client.redact(workload.model)  # a server may echo the key
 
         def deliver(attempt: Attempt) -> None:
             self._deliver(attempt, client, driver)
@@ -200,13 +215,13 @@ class _Session:
             retries=options.retries,
             retry_within_s=options.timeouts.total_s,
         )
-        write_json(self._file.folder / INFO, self._info)  # nothing that refuses comes after it
+        self._write_info()  # after everything that can refuse
         self._catch_signals(driver)
         await client.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
-        progress = asyncio.create_task(self._show(driver, client)) if show else None
-        await driver.run(self._file.recorded())
-        if progress is not None:
-            progress.cancel()
+        watching = asyncio.create_task(self._watch(driver, client, watch)) if watch else None
+        await driver.run(self._file.earlier_attempts())
+        if watching is not None:
+            watching.cancel()
         if self._failure is not None:
             raise self._failure
         return driver.is_interrupted
@@ -217,7 +232,12 @@ class _Session:
         def interrupt(signals: int) -> None:
             self.interrupts += signals
             if self.interrupts == 1:
-                say("interrupted: waiting for what is in flight; again to stop at once")
+                with contextlib.suppress(OSError):  # a closed terminal does not end the load
+                    print(
+                        "interrupted: waiting for what is in flight; again to stop at once",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 driver.drain()
             else:
                 driver.stop()
@@ -241,21 +261,30 @@ class _Session:
         self._tokens += record.output_tokens
         client.read()  # many may end at once: what arrives meanwhile is stamped between two lines
 
-    async def _show(self, driver: Driver, client: Client) -> None:
-        def sample() -> Snapshot:
+    async def _watch(self, driver: Driver, client: Client, watch: Watch) -> None:
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
             done = self.counts.total()
             failed = done - self.counts["ok"] - self.counts["cancelled"]
-            tokens = self._tokens + client.live_events
-            return Snapshot(driver.in_flight, done, failed, tokens)
+            watch(Snapshot(driver.in_flight, done, failed, self._tokens + client.live_events))
 
-        await show_progress(sample, total=self._options.schedule.requests)
+    def _write_info(self) -> None:
+        path = self._file.folder / INFO
+        temporary = path.with_suffix(".new")
+        try:
+            temporary.write_text(json.dumps(self._info, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be written ({error.strerror}); make room") from None
 
 
-def load(options: LoadOptions, folder: Path, *, resume: bool = False, show: bool = False) -> LoadResult:
-    """Run the load into `folder` and return what became of it.
+def load(
+    options: LoadOptions, folder: Path, *, resume: bool = False, watch: Watch | None = None
+) -> LoadResult:
+    """Run the load into `folder`; `watch` is called with its state while it runs.
 
     Raises InputError for options that contradict each other, a folder that exists (unless `resume`) or
-    holds another run, MeasurementRefused when no model can be discovered, and RecordError when the
+    holds another load, MeasurementRefused when no model can be discovered, and RecordError when the
     record cannot be read or written.
     """
     key = _api_key(options.api_key_env)
@@ -267,11 +296,12 @@ def load(options: LoadOptions, folder: Path, *, resume: bool = False, show: bool
         raise InputError("a closed loop needs a concurrency: give --concurrency, or a --rate")
     if resume and options.schedule.is_closed and options.schedule.requests is None:
         raise InputError("a closed loop over a duration has no request left over; start a new run")
-    info = _info_of(options, folder, resume=resume)
-    file = RecordFile(folder, resume=resume)
+    sessions = _earlier_sessions(options, folder) if resume else []
+    info: dict[str, Any] = {"conditions": options.conditions(), "sessions": sessions}
+    file = RequestFile(folder, resume=resume)
     session = _Session(options, file, info)
     try:
-        run_in_event_loop(lambda: session.run(show=show))
+        run_in_event_loop(lambda: session.run(watch))
     except BaseException:
         file.close(complete=False)
         raise
@@ -282,7 +312,7 @@ def load(options: LoadOptions, folder: Path, *, resume: bool = False, show: bool
 
 
 def exit_code(counts: Mapping[str, int], max_failure_share: float, *, interrupted: bool) -> int:
-    """130 after an interrupt; 1 when nothing succeeded or more failed than declared; else 0."""
+    """Return 130 after an interrupt, 1 when nothing succeeded or more failed than declared, else 0."""
     ok = counts.get("ok", 0)
     finished = sum(counts.values()) - counts.get("cancelled", 0)
     if interrupted:
@@ -305,21 +335,27 @@ def _api_key(variable: str | None) -> str | None:
     return key
 
 
-def _info_of(options: LoadOptions, folder: Path, *, resume: bool) -> dict[str, Any]:
-    """A new run's info, or that of the run to resume if it was made under the same conditions."""
-    conditions = options.conditions()
-    if not resume:
-        return {"conditions": conditions, "sessions": []}
-    if (folder / MANIFEST).exists():  # a finished record is gone on with as it was recorded, or not at all
-        info: Mapping[str, Any] = load_record(folder / MANIFEST).manifest
-    else:
-        info = read_json(folder / INFO)
-    # An option that an older run did not know was not used there.
-    before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | info["conditions"]
-    differing = [key for key in conditions if before.get(key) != conditions[key]]
-    if differing:
-        raise InputError(
-            f"--resume with another {differing[0]}: {conditions[differing[0]]}, the run has"
-            f" {info['conditions'].get(differing[0])}; give the same options or another --output"
-        )
-    return {"conditions": conditions, "sessions": info["sessions"]}
+def _earlier_sessions(options: LoadOptions, folder: Path) -> list[dict[str, Any]]:
+    """Return the sessions of a load that is to be resumed under the same conditions."""
+    path = folder / INFO
+    if not path.exists():
+        raise InputError(f"{folder} holds no run to resume; leave --resume away to start one")
+    try:
+        info = json.loads(path.read_text(encoding="utf-8"))
+        conditions, sessions = info["conditions"], info["sessions"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RecordError(f"{path}: cannot be read ({error}); give another --output") from None
+    refuse_other_conditions(options, conditions)
+    return sessions
+
+
+def refuse_other_conditions(options: LoadOptions, before: Mapping[str, Any]) -> None:
+    """Raise InputError unless these options are the conditions `before` of a load that is to be resumed."""
+    # An option that an older load did not know was not used there.
+    before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | dict(before)
+    for name, value in options.conditions().items():
+        if before.get(name) != value:
+            raise InputError(
+                f"--resume with another {name}: {value}, the run has {before.get(name)};"
+                " give the same options or another --output"
+            )

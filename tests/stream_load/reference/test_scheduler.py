@@ -94,20 +94,8 @@ class TestScheduler(unittest.TestCase):
             self.assertLessEqual(len(step.batch), max_num_seqs)
             self.assertLessEqual(step.prefill_tokens + step.decode_tokens, budget)
 
-    def test_spread_is_seeded(self) -> None:
-        """Steps vary by up to the spread, the same for the same seed."""
-
-        def ends(seed: int) -> list[int]:
-            scheduler = Scheduler(EngineSettings(itl_ms=10, ttft_ms=10, spread=0.2, seed=seed))
-            scheduler.submit(job(1, 50))
-            return [step.ends_ns - step.started_ns for step in run(scheduler)]
-
-        self.assertEqual(ends(1), ends(1))
-        self.assertNotEqual(ends(1), ends(2))
-        self.assertTrue(all(8 * MS <= lasted <= 12 * MS for lasted in ends(1)))
-
     def test_refusals(self) -> None:
         """An engine that could never step is refused."""
-        for values in ({"max_num_seqs": 0}, {"max_num_batched_tokens": 3}, {"itl_ms": 0}, {"spread": 1}):
+        for values in ({"max_num_seqs": 0}, {"max_num_batched_tokens": 3}, {"itl_ms": 0}):
             with self.subTest(values), self.assertRaises(InputError):
                 EngineSettings(**values)  # pyright: ignore[reportArgumentType]

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab.records.requests import RequestRecord
 from inference_lab.stream_load.client.redaction import Redact, redacted
 from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.client.tokens import TokenCounter, error_text, parse
+from inference_lab.stream_load.requests import RequestRecord
 
 _WORDS = 300  # characters of an error or a note
 _READ_WORDS = 4096  # of which they are cut, so that no text a server wrote takes long to redact

@@ -6,11 +6,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from inference_lab.errors import LabError
-from inference_lab.records.installed import check_loaded
-from inference_lab.records.locks import die_with_parent
 from inference_lab.stream_load.event_loop import run_in_event_loop
 from inference_lab.stream_load.reference.scheduler import EngineSettings
 from inference_lab.stream_load.reference.server import ReferenceServer
@@ -27,23 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-num-batched-tokens", type=int, default=default.max_num_batched_tokens)
     add("--ttft-ms", type=float, default=default.ttft_ms, help="a step that prefills a prompt")
     add("--itl-ms", type=float, default=default.itl_ms, help="a step of decodes alone")
-    add("--spread", type=float, default=default.spread, help="steps vary by up to this share")
-    add("--seed", type=int, default=default.seed)
     add("--truth", type=Path, help="file for receipts, token writes and steps, one JSON line each")
-    add("--die-with-parent", action="store_true", help="live no longer than who started it")
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
-    if args.die_with_parent:
-        die_with_parent()
     settings = EngineSettings(
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         ttft_ms=args.ttft_ms,
         itl_ms=args.itl_ms,
-        spread=args.spread,
-        seed=args.seed,
     )
     server = ReferenceServer(settings, host=args.host, port=args.port, model=args.model, truth=args.truth)
     return run_in_event_loop(lambda: _serve(server))
@@ -61,13 +53,12 @@ async def _serve(server: ReferenceServer) -> int:
     return 0
 
 
-def main() -> int:
-    """The exit code of `python -m inference_lab.stream_load.reference.cli`."""
+def main(given: Sequence[str] | None = None) -> int:
+    """The exit code of this module run as a program, for `given` words if not its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:
-        check_loaded()
-        return run(parser.parse_args())
+        return run(parser.parse_args(given))
     except LabError as error:
         print(error, file=sys.stderr)
         return 2

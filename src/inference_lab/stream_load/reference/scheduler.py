@@ -1,9 +1,8 @@
 """Continuous batching as a paged server does it, reduced to time: who is in which step, and for how long.
 
-Pure and seeded: it is told the time and never asks. Holds no weights, no tokenizer and no memory limit.
+Pure: it is given the time and never reads a clock. No weights, no tokenizer, no memory limit.
 """
 
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -18,17 +17,15 @@ class EngineSettings:
     """What the engine is.
 
     A step of decodes lasts `itl_ms`; a step that prefills a whole prompt lasts `ttft_ms`, one that
-    prefills a part of it, that part of `ttft_ms`, and never less than its decodes. `spread` makes each
-    step up to that share longer or shorter. At most `max_num_seqs` requests share a step, and
-    `max_num_batched_tokens` tokens: one for each decode, the rest for prompts in order of arrival.
+    prefills a part of it, that part of `ttft_ms`, and never less than its decodes. At most
+    `max_num_seqs` requests share a step, and `max_num_batched_tokens` tokens: one for each decode, the rest
+    for prompts in order of arrival.
     """
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 8192
     ttft_ms: float = 20.0
     itl_ms: float = 10.0
-    spread: float = 0.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.max_num_batched_tokens < self.max_num_seqs:
@@ -40,8 +37,6 @@ class EngineSettings:
             raise InputError(
                 f"ttft_ms is {self.ttft_ms} and itl_ms {self.itl_ms}: must be above 0, at most {_LONGEST_MS}"
             )
-        if not 0 <= self.spread < 1:
-            raise InputError(f"spread is {self.spread}: must be at least 0 and less than 1")
 
 
 @dataclass(slots=True, eq=False)
@@ -100,10 +95,6 @@ class Scheduler:
     waiting: deque[Job] = field(default_factory=deque[Job])
     running: list[Job] = field(default_factory=list[Job])
     steps: int = 0
-    _random: random.Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.settings.seed)
 
     def submit(self, job: Job) -> None:
         """Put a job at the end of the waiting line."""
@@ -138,7 +129,6 @@ class Scheduler:
             lasts_ms = max(lasts_ms, settings.ttft_ms * part / job.prompt_tokens)
         if not batch:
             return None
-        lasts_ms *= 1 + settings.spread * (2 * self._random.random() - 1)
         self.steps += 1
         return Step(
             number=self.steps,

@@ -1,4 +1,4 @@
-"""A server under measurement: where it is, what it is, what its engine did, and whether it still lives."""
+"""A server as a process: its address, its facts, its engine's steps, and whether it still runs."""
 
 import json
 import os
@@ -17,7 +17,6 @@ from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
 from inference_lab.errors import ConfigError, MeasurementRefused
-from inference_lab.records.installed import of_child
 from inference_lab.stream_load.servers import process_group
 
 STEP_COLUMNS = (
@@ -36,7 +35,7 @@ TAIL_LINES = 15
 _ERROR = re.compile(r"^(?:[\w.]+(?:Error|Exception)|\S+: error): .+$", re.MULTILINE)
 _NOISE = re.compile(r"nanobind: |See \S+nanobind| - (leaked|\.\.\.)|\s+warnings\.warn")  # after the end
 _STOP_S = 20.0
-_MAX_PAGE_BYTES = 16 << 20  # a server never says how much is kept of it
+_MAX_PAGE_BYTES = 16 << 20  # no server decides how much memory its page takes
 _open = build_opener(ProxyHandler({})).open  # as the load client: no proxy, whatever the environment names
 
 
@@ -44,9 +43,9 @@ _open = build_opener(ProxyHandler({})).open  # as the load client: no proxy, wha
 class Server:
     """A running server.
 
-    `steps` gives a row for each step of the engine so far, with STEP_COLUMNS, in ns of CLOCK_MONOTONIC;
-    what a server does not say is None. `check` raises MeasurementRefused, with the end of the log, when
-    the server has died. Facts hold no path; those that only the end tells are added when it has stopped.
+    `steps` returns a row for each step of the engine so far, with STEP_COLUMNS, in ns of CLOCK_MONOTONIC;
+    what a server does not report is None. `check` raises MeasurementRefused, with the end of the log, when
+    the server has died. Facts hold no path.
     """
 
     base_url: str
@@ -54,62 +53,68 @@ class Server:
     steps: Callable[[], list[dict[str, Any]]]
     check: Callable[[], None]
     log: Path | None = None
-    truth: Path | None = None  # of the reference server alone: what it wrote when
+    truth: Path | None = None  # of the reference server alone: its own times, complete when it has stopped
 
 
 @contextmanager
-def guarded(
+def supervised(
     command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
 ) -> Generator[subprocess.Popen[bytes]]:
     """A command whose whole family of processes ends with this block, or with this process, however it ends.
 
-    stdout and stderr go to `log`. The process given is its guard, which ends as the command does.
+    stdout and stderr go to `log`. The process given is its supervisor, which ends as the command does.
     """
     with log.open("ab") as file:
-        guarding = subprocess.Popen(
-            [sys.executable, process_group.__file__, str(os.getpid()), *command],
+        supervisor = subprocess.Popen(
+            [sys.executable, "-I", process_group.__file__, str(os.getpid()), *command],
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
-            env=of_child() if env is None else env,
+            env=env,
             # Ctrl-C is for the measuring process, which ends its server itself. No session of its own: Linux
             # weighs sessions against each other, and a server's niceness would mean nothing to its client.
             process_group=0,
         )
     try:
-        yield guarding
+        yield supervisor
     finally:
-        stop(guarding)
+        _stop(supervisor)
 
 
-def stop(guarding: subprocess.Popen[bytes]) -> None:
-    """End a guarded command: its guard asks politely, then kills what is left."""
-    if guarding.stdin:
-        guarding.stdin.close()
+def _stop(supervisor: subprocess.Popen[bytes]) -> None:
+    """End a supervised command: its supervisor sends SIGTERM, then kills what is left."""
+    if supervisor.stdin:
+        supervisor.stdin.close()
     try:
-        guarding.wait(_STOP_S)
+        supervisor.wait(_STOP_S)
     except subprocess.TimeoutExpired:
-        guarding.send_signal(signal.SIGKILL)
-        guarding.wait()
+        supervisor.send_signal(signal.SIGKILL)
+        supervisor.wait()
+
+
+def whole_lines(path: Path) -> list[str]:
+    """Return the whole lines of a file that may still be written; none when it is not there."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
 
 
 def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
-    """The last lines of a log but for what libraries say at their exit, each indented."""
+    """Return the last lines of a log, each indented, without what libraries print at their exit."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     said = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
     kept = said[-lines:]
     return "\n".join(f"  | {line}" for line in kept) or "  | (the log is empty)"
 
 
-def cause(log: Path) -> str:
-    """`: first error of the log`, or nothing; a stack of errors ends with the vaguest."""
+def _cause(log: Path) -> str:
+    """Return `: first error of the log`, or nothing; in a stack of errors the last is the vaguest."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     found = _ERROR.search(text)
     return f": {found[0].strip()}" if found else ""
 
 
 def get(url: str, timeout_s: float = 5.0) -> bytes | None:
-    """The body of a GET that was answered with 200, whole, in time and within bounds; else None."""
+    """Return the body of a GET answered with 200, whole, in time and within bounds; else None."""
     give_up_s, body = time.monotonic() + timeout_s, b""
     try:
         with _open(url, timeout=timeout_s) as answer:
@@ -123,7 +128,7 @@ def get(url: str, timeout_s: float = 5.0) -> bytes | None:
 
 
 def version(base_url: str) -> str | None:
-    """What the server's /version says, or None when it has no such page."""
+    """Return the version on the server's page /version, None when it has no such page."""
     try:
         return str(json.loads(get(f"{root(base_url)}/version") or b"")["version"])[:100]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -131,19 +136,21 @@ def version(base_url: str) -> str | None:
 
 
 def root(base_url: str) -> str:
-    """Where /health, /version and /metrics stand: the base URL without its /v1."""
+    """Return the base URL without its /v1: there are /health, /version and /metrics."""
     return base_url.rstrip("/").removesuffix("/v1")
 
 
 def refuse_dead(what: str, returncode: int | None, log: Path) -> None:
-    """Raises MeasurementRefused with the end of the log when a process has an exit code."""
+    """Raise MeasurementRefused with the end of the log when a process has an exit code."""
     if returncode is not None:
-        number = -returncode if returncode < 0 else returncode - 128  # the guard's own end, or the command's
+        number = (
+            -returncode if returncode < 0 else returncode - 128
+        )  # the supervisor's own end, or the command's
         how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {returncode}"
-        raise MeasurementRefused(f"{what} {how}{cause(log)}; its log {log} ends with\n{log_tail(log)}")
+        raise MeasurementRefused(f"{what} {how}{_cause(log)}; its log {log} ends with\n{log_tail(log)}")
 
 
 def refuse_unknown(kind: str, settings: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Raises ConfigError when the settings of a server hold a key that its kind does not know."""
+    """Raise ConfigError when the settings of a server hold a key that its kind does not know."""
     if unknown := sorted(set(settings) - known):
         raise ConfigError(f"{kind} server: no setting {unknown[0]!r}; known are {', '.join(sorted(known))}")

@@ -1,35 +1,35 @@
-"""A vLLM server of our own: started with declared arguments, watched through its log, always ended."""
+"""A vLLM server of our own: started with declared arguments, watched through its log, always ended.
 
+Its environment, its model and its log's form come from the files in SCRIPTS, relative to the checkout.
+"""
+
+import hashlib
 import json
 import os
 import re
 import shutil
 import socket
+import sys
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import run
 from typing import Any
 
 from inference_lab.errors import ConfigError, MeasurementRefused
-from inference_lab.records.files import sha256_file, sha256_value
 from inference_lab.stream_load.servers.process import (
     Server,
     get,
-    guarded,
     log_tail,
     refuse_dead,
     refuse_unknown,
     root,
-)
-from inference_lab.stream_load.servers.vllm_install import (
-    VllmEnvironment,
-    declared,
-    find_environment,
-    variables,
+    supervised,
 )
 
+SCRIPTS = Path("workflow/envs/vllm")
 MODEL_NAME = "model"
 READY_S = 240.0
 # Engine and worker poll each other for as long as there is work, and on two cores a client that lost its core
@@ -48,16 +48,50 @@ _ITERATION = re.compile(
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 
 
+@dataclass(frozen=True, slots=True)
+class VllmEnvironment:
+    """An installed environment. Facts: versions of vLLM, torch, Python; digest; whether it is as pinned."""
+
+    folder: Path
+    python: Path
+    site: Path
+    facts: dict[str, Any]
+
+
+def find_environment(env: Mapping[str, str] | None = None) -> VllmEnvironment:
+    """Return the environment of vLLM, checked by the script that makes it. Raises MeasurementRefused."""
+    checked = run(
+        [sys.executable, str(_script("install.py")), "--json"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if checked.returncode:
+        raise MeasurementRefused(checked.stderr.strip() or f"{SCRIPTS}/install.py: no message")
+    said = json.loads(checked.stdout)
+    return VllmEnvironment(Path(said["folder"]), Path(said["python"]), Path(said["site"]), said["facts"])
+
+
+def _script(name: str) -> Path:
+    path = (SCRIPTS / name).resolve()
+    if not path.is_file():
+        raise ConfigError(f"{SCRIPTS / name}: no such file; run this in a checkout of the project")
+    return path
+
+
 @contextmanager
-def vllm_server(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
+def vllm_server(
+    settings: Mapping[str, Any], log: Path, env: Mapping[str, str] | None = None
+) -> Generator[Server]:
     """A vLLM server on 127.0.0.1 that answers /health.
 
-    `settings` are SETTINGS; `model` is a path or a shape, whose weights are then written here, seeded.
-    Raises ConfigError for settings that it does not know, MeasurementRefused with the end of the log when
-    the server dies or is not ready after `ready_s`.
+    `settings` are SETTINGS; `model` is a path or a shape, whose weights are then written here, seeded. `env`
+    is the environment of the script that checks the installation. Raises ConfigError for unknown settings,
+    MeasurementRefused with the end of the log when the server dies or is not ready after `ready_s`.
     """
     refuse_unknown("vllm", settings, frozenset(SETTINGS))
-    environment = find_environment()
+    environment = find_environment(env)
     model, model_facts = _model(environment, settings.get("model"))
     port = settings.get("port") or _free_port()
     base_url = f"http://127.0.0.1:{port}/v1"
@@ -66,7 +100,7 @@ def vllm_server(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
     command += ["--model", str(model), "--served-model-name", MODEL_NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
     began_s = time.monotonic()
-    with guarded(command, log, _variables(environment)) as process:
+    with supervised(command, log, _variables(environment)) as process:
 
         def check() -> None:
             refuse_dead("the vLLM server", process.poll(), log)
@@ -92,7 +126,7 @@ def vllm_server(settings: Mapping[str, Any], log: Path) -> Generator[Server]:
 
 
 def iterations(log: Path) -> list[dict[str, Any]]:
-    """A row for each iteration in a log: see STEP_COLUMNS. The log does not say how many waited."""
+    """Return a row for each iteration in a log: see STEP_COLUMNS. How many waited is not in the log."""
     rows: list[dict[str, Any]] = []
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
         if found := _ITERATION.search(line):
@@ -127,10 +161,10 @@ def _arguments(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _variables(environment: VllmEnvironment) -> dict[str, str]:
-    """The server's environment: offline, silent, one thread of arithmetic, its log on the monotonic clock."""
-    logging = declared("logging.json")
+    """Return the server's variables: offline, silent, one thread of arithmetic, a log in monotonic time."""
+    logging = _script("logging.json")
     # A user's VLLM_ variable would change what is measured.
-    kept = {name: value for name, value in variables().items() if not name.startswith("VLLM_")}
+    kept = {name: value for name, value in _of_another_python().items() if not name.startswith("VLLM_")}
     return kept | {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -143,8 +177,14 @@ def _variables(environment: VllmEnvironment) -> dict[str, str]:
     }
 
 
+def _of_another_python() -> dict[str, str]:
+    """Return this process's variables without those that steer its own Python."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "VIRTUAL_ENV"}
+    return {**kept, "PYTHONSAFEPATH": "1"}  # no module from the working directory
+
+
 def _model(environment: VllmEnvironment, asked: Any) -> tuple[Path, dict[str, Any]]:
-    """Folder of the model and what it is: shape, sha256 of weights and config."""
+    """Return the folder of the model and its facts: shape, sha256 of weights and config."""
     if not isinstance(asked, Mapping) or not ({"path"} == set(asked) or set(_SHAPE) <= set(asked)):
         raise ConfigError(
             f"vllm server: model is {asked!r}, must be {{path: ...}} or give {', '.join(_SHAPE)}"
@@ -153,22 +193,23 @@ def _model(environment: VllmEnvironment, asked: Any) -> tuple[Path, dict[str, An
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("config.json")])
     if not (folder / "config.json").is_file():
         raise MeasurementRefused(f"model {folder}: no config.json there; correct model.path")
-    digests = {path.name: sha256_file(path) for path in files}
+    digests = {path.name: _sha256(path) for path in files}
     return folder.absolute(), {"shape": {k: v for k, v in asked.items() if k != "path"}, "sha256": digests}
 
 
 def written_model(environment: VllmEnvironment, shape: dict[str, Any]) -> Path:
-    """The folder of a random-weight model of this shape, written at its first use."""
-    script = declared("write_model.py")
+    """Return the folder of a random-weight model of this shape, written at its first use."""
+    script = _script("write_model.py")
     whole = {"intermediate_size": 2 * shape["hidden_size"], "max_position_embeddings": 8192, **shape}
-    name = sha256_value([whole, sha256_file(script), environment.facts["digest"]])[:16]
+    decides = json.dumps([whole, _sha256(script), environment.facts["digest"]], sort_keys=True)
+    name = hashlib.sha256(decides.encode()).hexdigest()[:16]
     folder = environment.folder / "models" / name
     if not folder.exists():
         half = folder.with_name(f"{name}.{os.getpid()}.partial")
         shutil.rmtree(half, ignore_errors=True)
         half.mkdir(parents=True)
         command = [str(environment.python), str(script), str(half), json.dumps(whole)]
-        offline = {**variables(), "HF_HUB_OFFLINE": "1"}
+        offline = {**_of_another_python(), "HF_HUB_OFFLINE": "1"}
         ended = run(command, env=offline, capture_output=True, text=True, check=False)
         if ended.returncode:
             last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
@@ -177,13 +218,18 @@ def written_model(environment: VllmEnvironment, shape: dict[str, Any]) -> Path:
     return folder
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return sock.getsockname()[1]
 
 
-def _wait_until_ready(base_url: str, check: Any, limit_s: float, log: Path) -> None:
+def _wait_until_ready(base_url: str, check: Callable[[], None], limit_s: float, log: Path) -> None:
     give_up = time.monotonic() + limit_s
     while get(f"{root(base_url)}/health", timeout_s=2.0) is None:
         check()

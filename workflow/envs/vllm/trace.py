@@ -1,22 +1,27 @@
-"""Where the pinned vLLM causes what is recorded: declared places, found again in the installed package.
+"""Finds in the installed vLLM the places that cause what is recorded, and checks that they have not moved.
 
-Answers: do the lines that explain our findings still stand where we read them? Reads vLLM's source as text
-and copies none of it.
+`python workflow/envs/vllm/trace.py` compares the places declared in trace.yaml with the lines and digests in
+trace.pins.json. `--output PAGE` writes the page of findings, `--write` declares what is found here. Reads
+vLLM's source as text and copies none of it.
 """
 
+import argparse
 import ast
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
-from inference_lab.errors import ConfigError, RecordError
+from inference_lab.errors import ConfigError, LabError, RecordError
 from inference_lab.records.files import read_json, sha256_file, write_file, write_json
-from inference_lab.stream_load.servers.vllm_install import VllmEnvironment, declared, find_environment
 
+sys.path.append(str(Path(__file__).resolve().parent))
+from install import HERE, Environment, find_environment
+
+PINS = HERE / "trace.pins.json"
 _TEXTS = ("title", "state", "decides", "shows")
-_PINS = "trace.pins.json"
 
 
 class Place(NamedTuple):
@@ -28,27 +33,27 @@ class Place(NamedTuple):
     at: str | None
 
     def __str__(self) -> str:
-        """File and symbol, as the pins name it."""
+        """Return file and symbol, as the pins name it."""
         return f"{self.file} {self.symbol}{f' at {self.at}' if self.at else ''}"
 
 
 def trace(folder: Path | None = None, output: Path | None = None, *, write: bool = False) -> str:
-    """The table of all places, checked; the page of findings goes to `output`.
+    """Return the table of all places, checked; the page of findings goes to `output`.
 
     `write` declares the lines and digests found here. Raises RecordError naming what differs, ConfigError
-    when trace.yaml is not as it must be.
+    when trace.yaml is malformed.
     """
     environment = find_environment(folder)
-    findings: Mapping[str, Any] = yaml.safe_load(declared("trace.yaml").read_text(encoding="utf-8"))
+    findings: Mapping[str, Any] = yaml.safe_load((HERE / "trace.yaml").read_text(encoding="utf-8"))
     places = list(_places(findings))
     found = _found(environment, places)
     if write:
-        write_json(declared("trace.yaml").with_name(_PINS), found)
-    pins = read_json(declared(_PINS))
+        write_json(PINS, found)
+    pins = read_json(PINS)
     if wrong := _differences(pins, found):
         raise RecordError(
             f"vLLM {found['vllm']} is not what was traced (vLLM {pins['vllm']}): {'; '.join(wrong)};"
-            " read the source again, correct trace.yaml and run `inference-lab vllm trace --write`"
+            " read the source again, correct trace.yaml and run `python workflow/envs/vllm/trace.py --write`"
         )
     table = _table(places, found)
     if output is not None:
@@ -66,9 +71,9 @@ def _places(findings: Mapping[str, Any]) -> Iterator[Place]:
             yield Place(name, place["file"], place["symbol"], place.get("at"))
 
 
-def _found(environment: VllmEnvironment, places: list[Place]) -> dict[str, Any]:
+def _found(environment: Environment, places: list[Place]) -> dict[str, Any]:
     """Version, `{file: sha256}` and `{place: [first line, last line] or None}` of the installed package."""
-    package = environment.site / "vllm"
+    package = Path(environment.site, "vllm")
     files: dict[str, str] = {}
     trees: dict[str, ast.Module] = {}
     lines: dict[str, list[int] | None] = {}
@@ -144,11 +149,31 @@ def _table(places: list[Place], found: Mapping[str, Any]) -> str:
 def _page(findings: Mapping[str, Any], table: str, found: Mapping[str, Any]) -> str:
     parts = [
         f"# Where vLLM {found['vllm']} causes what we record",
-        "Made by `inference-lab vllm trace --output`, which found every place below in the installed package,"
-        " at these lines of files with these digests. Paths are relative to the package `vllm`.",
+        "Made by `python workflow/envs/vllm/trace.py --output`, which found every place below in the"
+        " installed package, at these lines of files with these digests. Paths are relative to the package"
+        " `vllm`.",
     ]
     for name, finding in findings.items():
         parts.append(f"## {finding['title']}")
         parts.append(f"`{name}`. {finding['state']} {finding['decides']}")
         parts.append(f"**Recorded:** {finding['shows']}")
     return "\n\n".join([*parts, "## Places", table, ""])
+
+
+def main(words: list[str] | None = None) -> int:
+    """Exit status: 0 done, 2 refused with one line on stderr."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, help="of the environment (default: in the user's cache)")
+    parser.add_argument("--output", type=Path, help="write the page of findings here")
+    parser.add_argument("--write", action="store_true", help="declare the lines and digests found here")
+    args = parser.parse_args(words)
+    try:
+        print(trace(args.folder, args.output, write=args.write))
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

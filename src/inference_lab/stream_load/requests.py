@@ -1,17 +1,23 @@
-"""What a load client saw of every request: one JSON line a request, in the order they finished.
+"""requests.jsonl: what a load client saw of every request, one JSON line per request, as they finished.
 
-Answers: when did each request arrive, start, receive every token and end, and how did it end? Times
-are integer ns of one monotonic clock. Derives nothing; knows no server and no metric.
+A row says when a request arrived, started, received every token and ended, and how it ended. Times are
+integer ns of one monotonic clock. Knows no server and no metric.
 """
 
+import contextlib
+import fcntl
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
-from inference_lab.errors import RecordError
+from inference_lab.errors import InputError, MeasurementRefused, RecordError
+
+NAME = "requests.jsonl"
+PARTIAL = "requests.jsonl.partial"  # while the load runs
 
 STATUSES = (
     "ok",
@@ -27,21 +33,21 @@ CLOCKS = ("kernel", "user")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """One attempt of one request. `None` means that the event did not happen or was not said.
+    """One attempt of one request. `None` means that the event did not happen or is not known.
 
     `load` is the name of the load that made the request, as its session has it.
 
     A chunk is one event of the stream that carried tokens; all its tokens share its arrival time.
-    `output_tokens` is what the server's usage says where it says it, `counted_tokens` what the chunks
-    themselves show: where they differ, `chunk_tokens` spreads the server's number over the chunks.
+    `output_tokens` is the number in the server's usage, if there is one; `counted_tokens` is what the chunks
+    themselves show. Where they differ, `chunk_tokens` spreads the server's number over the chunks.
     `clock` names how chunks were stamped, except those listed in `user_stamped_chunks`.
     `censored_chunks` were read together with later events: they arrived at their stamp or earlier.
     `coalesced_reads` counts the reads that held several token chunks; `max_read_lag_ns` is the longest
     time that bytes lay in the kernel before they were read (kernel clock only). `resent` counts how often the
-    request went again over a new connection, because a kept one had ended before any byte of an answer:
-    `sent_ns` is then when it last went.
-    `hidden_tokens` are those that the server says it made and showed in no chunk, such as reasoning; they
-    are not in `output_tokens`. `notes` say what was odd about an attempt that may be good all the same.
+    request was sent again over a new connection, because a kept one had ended before any byte of an answer;
+    `sent_ns` is the last time.
+    `hidden_tokens` are those that the server counts and shows in no chunk, such as reasoning; they are not in
+    `output_tokens`. `notes` name oddities of an attempt that may be good all the same.
     A line leaves out what has its default here, and `chunk_tokens` where each chunk has one token; it has
     `itl_ns` in place of `token_times_ns`. A default of None or of nothing is also how an older record reads.
     """
@@ -101,7 +107,7 @@ class RequestRecord:
         return None
 
     def line(self) -> bytes:
-        """The record as one line of requests.jsonl, with its line end."""
+        """Return the record as one line of requests.jsonl, with its line end."""
         values = {
             name: value for name in _FIELDS if (value := getattr(self, name)) != _DEFAULTS.get(name, self)
         }
@@ -120,9 +126,9 @@ _TUPLES = ("token_times_ns", "chunk_tokens", "censored_chunks", "user_stamped_ch
 
 
 def read_requests(path: Path, *, partial: bool = False) -> tuple[list[RequestRecord], int]:
-    """Every record of a requests.jsonl in order, and the bytes of a torn last line (0 when whole).
+    """Return every record of a requests.jsonl in order, and the bytes of a torn last line (0 when whole).
 
-    Only a `partial` file (the run was killed while it wrote) may end in a torn line.
+    Only a `partial` file (its load was killed while writing) may end in a torn line.
     Raises RecordError naming file, line and rule.
     """
     lines, torn = _lines(path, partial=partial)
@@ -132,20 +138,20 @@ def read_requests(path: Path, *, partial: bool = False) -> tuple[list[RequestRec
         first = seen.setdefault((record.request_id, record.attempt), number)
         if first != number:
             raise RecordError(
-                f"{path} line {number}: attempt {record.attempt} of request {record.request_id} stands"
-                f" already on line {first}; restore the file or run again"
+                f"{path} line {number}: attempt {record.attempt} of request {record.request_id} is a"
+                f" duplicate of line {first}; restore the file or run again"
             )
     return records, torn
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Every JSON object of a file that holds one a line. Raises RecordError naming file, line and rule."""
+    """Return the JSON object on each line of a file. Raises RecordError naming file, line and rule."""
     lines, _ = _lines(path, partial=False)
     return [_object(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
 def _lines(path: Path, *, partial: bool) -> tuple[list[bytes], int]:
-    """The whole lines of a file, and the bytes of a torn last one."""
+    """Return the whole lines of a file, and the bytes of a torn last one."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -189,3 +195,77 @@ def _record(path: Path, number: int, line: bytes) -> RequestRecord:
         return RequestRecord(**values)
     except (RecordError, TypeError) as error:
         raise RecordError(f"{path} line {number}: {error}; restore or run again") from None
+
+
+class RequestFile:
+    """The `requests.jsonl.partial` of a running load, until `close` gives it its final name.
+
+    A line is in the kernel's hands when `append` returns: killing this process loses none. Raises InputError
+    when the folder exists and is not to be resumed, or while another load writes it.
+    """
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:
+        self.folder = folder
+        self.torn_bytes = 0
+        self.earlier: list[RequestRecord] = []
+        path = folder / PARTIAL
+        if not resume:
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                raise InputError(
+                    f"{folder} exists already; give another --output, or --resume to continue it"
+                ) from None
+        elif (folder / NAME).exists() and not path.exists():
+            (folder / NAME).rename(path)
+        elif not path.exists():
+            raise InputError(f"{folder} holds no run to resume; leave --resume away to start one")
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._fd)
+            raise InputError(f"{path} is being written by another run; wait for it") from None
+        except OSError as error:
+            self.close(complete=False)
+            raise MeasurementRefused(
+                f"{path}: its file system keeps no locks ({error.strerror}), so two runs could write it;"
+                " use a folder on a local disk"
+            ) from None
+        if resume:
+            self.earlier, self.torn_bytes = read_requests(path, partial=True)
+            os.ftruncate(self._fd, path.stat().st_size - self.torn_bytes)
+
+    def append(self, record: RequestRecord) -> None:
+        """Write one whole line. Raises RecordError when the disk takes no more."""
+        line = record.line()
+        try:
+            written = os.write(self._fd, line)
+        except OSError as error:
+            raise RecordError(f"{self.folder / PARTIAL}: {error.strerror}; the run ends here") from None
+        if written < len(line):
+            raise RecordError(f"{self.folder / PARTIAL}: the disk is full; make room and --resume")
+
+    def close(self, *, complete: bool) -> Path:
+        """Stop writing and return the path of the file; a complete one gets its final name.
+
+        A new load that ends without a line leaves no folder, so that its name is free again.
+        """
+        path = self.folder / PARTIAL
+        if complete:
+            path = path.rename(self.folder / NAME)
+        elif path.stat().st_size == 0:
+            path.unlink()
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+        os.close(self._fd)
+        return path
+
+    def earlier_attempts(self) -> dict[str, tuple[int, bool]]:
+        """Return (attempts made, whether it finished) of each request that the load made before a resume."""
+        attempts: dict[str, tuple[int, bool]] = {}
+        for record in self.earlier:
+            number, finished = attempts.get(record.request_id, (0, False))
+            finished = finished or record.status != "cancelled"
+            attempts[record.request_id] = (max(number, record.attempt), finished)
+        return attempts
