@@ -69,7 +69,20 @@ def bind():
     "predictions/m1.yaml": "question: does it?\n",
 }
 
-MEASURE = {"by": "decode_paths", "vary": {"batch_size": [1, 2]}, "paths": ["dynamic"], "rounds": 2}
+MEASURE: dict[str, Any] = {
+    "by": "decode_paths",
+    "vary": {"batch_size": [1, 2]},
+    "fixed": {"sequence_length": 128, "d_model": 64, "dtype": "float64", "seed": 42},
+    "paths": ["dynamic"],
+    "baseline": "dynamic",
+    "replica": False,
+    "blas_threads": 1,
+    "processes": 1,
+    "rounds": 2,
+    "warmups": 0,
+    "quiet_cores": 0.2,
+    "quiet_wait_s": 0,
+}
 JUDGE = {
     "by": "timing",
     "knee_factor": 1.25,

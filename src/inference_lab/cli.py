@@ -175,10 +175,10 @@ def _serve_reference(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> str:
     from inference_lab.commands import own_load, run_stage, verify
-    from inference_lab.records.config import load_config
+    from inference_lab.config.experiments import load_config
 
     run_stage.check_code()
-    walk = receipts.Receipts(args.config or load_config())
+    walk = receipts.Receipts(args.config or load_config().given())
     if args.receipt:
         return verify.verify_stage(walk, args.receipt)
     if not args.experiment:
@@ -193,18 +193,18 @@ def _verify(args: argparse.Namespace) -> str:
 def _explain(args: argparse.Namespace) -> str:
     from inference_lab.commands import own_load
     from inference_lab.commands.explain import explain
-    from inference_lab.records.config import load_config
+    from inference_lab.config.experiments import load_config
 
     # An SVG says something of itself outside a checkout, too.
-    config = load_config() if Path("config.yaml").exists() else {"experiments": {}}
+    config = load_config().given() if Path("config.yaml").exists() else {"experiments": {}}
     return explain(args.file, own_load.around(args.file) or receipts.Receipts(config))
 
 
 def _records(_: argparse.Namespace) -> str:
     from inference_lab.commands.status import closing_table, superseded
-    from inference_lab.records.config import load_config
+    from inference_lab.config.experiments import load_config
 
-    config = load_config()
+    config = load_config().given()
     return f"{closing_table(config)}\n\n{superseded(config)}"
 
 

@@ -11,6 +11,7 @@ from inference_lab.analysis.claim_rule import ClaimRule, apart, claims, doubts, 
 from inference_lab.analysis.rounds import METRICS, rounds_of
 from inference_lab.analysis.statistics import Comparison, Estimate, compare, excludes_one, sign_test, states
 from inference_lab.analysis.verdicts import evaluate
+from inference_lab.config.prediction import read_prediction
 from inference_lab.records.record import Record
 from tests.analysis.views import view_of
 from tests.synthetic import steady, timing_record
@@ -114,7 +115,11 @@ class OneFamily(unittest.TestCase):
                     {"path": path, "batch_size": int(row["batch_size"])} for path in (row["path"], baseline)
                 )
                 claim = {"id": "x", "says": "x", "kind": "less_than", "of": "p50_ms", "at": at, "over": over}
-                (verdict,) = evaluate({"claims": [claim]}, view, prediction_changed=False)
+                (verdict,) = evaluate(
+                    read_prediction({"question": "?", "prediction": "!", "claims": [claim]}, "p"),
+                    view,
+                    prediction_changed=False,
+                )
                 claimed = row["ratio_claimed"] == "yes"
                 self.assertEqual(verdict["verdict"] != "Inconclusive", claimed, f"seed {seed} {row}")
                 seen.add((verdict["verdict"], claimed))

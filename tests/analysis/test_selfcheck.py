@@ -12,8 +12,8 @@ from inference_lab.analysis.claim_rule import claims, smallest_effect
 from inference_lab.analysis.selfcheck import COLUMNS, NARROW, share, summarise, trials
 from inference_lab.analysis.statistics import compare
 from inference_lab.analysis.verdicts import evaluate
+from inference_lab.config.prediction import load_prediction
 from inference_lab.pages.analysis import pages
-from inference_lab.records.prediction import load_prediction
 from tests.analysis.selfchecks import PROCESSES, rows, selfcheck_record, selfcheck_view
 from tests.checkout import ROOT
 from tests.synthetic import Call, Machine, steady, together

@@ -9,6 +9,7 @@ from typing import Any
 
 from inference_lab.analysis.summary_table import View
 from inference_lab.analysis.verdicts import COLUMNS, evaluate, verdicts_csv
+from inference_lab.config.prediction import read_prediction
 from inference_lab.errors import ConfigError
 from tests.analysis.views import table_view, view_of
 from tests.synthetic import first_pays, steady, timing_record, together, two_states
@@ -39,7 +40,7 @@ def judged(view: View, *, prediction_changed: bool = False, **claim: Any) -> dic
     """The one row of verdicts for one claim."""
     claim = {"id": "it", "says": "so", **claim}
     prediction = {"question": "?", "prediction": "!", "claims": [claim]}
-    (row,) = evaluate(prediction, view, prediction_changed=prediction_changed)
+    (row,) = evaluate(read_prediction(prediction, "p"), view, prediction_changed=prediction_changed)
     return row
 
 

@@ -68,7 +68,7 @@ class MeasureTest(unittest.TestCase):
         self.module = SimpleNamespace(measure=mock.Mock(side_effect=lambda *_: found()))
         self.enterContext(mock.patch.object(run_stage, "stage_module", return_value=self.module))
         self.running = self.enterContext(mock.patch.object(installed, "check_running", return_value=DIGESTS))
-        self.load = self.enterContext(mock.patch("inference_lab.records.prediction.load_prediction"))
+        self.load = self.enterContext(mock.patch("inference_lab.config.prediction.load_prediction"))
 
     def measure(self, *, in_pipeline: bool = True) -> str:
         """The measure stage, on a lock of its own."""

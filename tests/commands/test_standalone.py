@@ -15,10 +15,10 @@ from unittest import mock
 import numpy as np
 
 from inference_lab.commands import run_stage, standalone
+from inference_lab.config.experiments import load_config
 from inference_lab.errors import RecordError
 from inference_lab.experiments import decode_paths
 from inference_lab.records import store
-from inference_lab.records.config import load_config
 from inference_lab.records.files import sha256_file
 from inference_lab.records.samples import read_samples, write_samples
 from inference_lab.records.stages import measure_step
@@ -129,7 +129,7 @@ class MeasureTest(SeedTest):
     def test_its_section_is_the_configs(self) -> None:
         """The pipeline takes the seed's record for its own: both declare one section and one judgement."""
         with contextlib.chdir(checkout.ROOT):
-            config = load_config()["experiments"]["m1-batch-size-scan"]
+            config = load_config().given()["experiments"]["m1-batch-size-scan"]
         self.assertEqual(standalone.SECTIONS["batch-size"], ("m1-batch-size-scan", config["measure"]))
         self.assertEqual(config["judge"], standalone.JUDGE)
 

@@ -13,10 +13,10 @@ from unittest import mock
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.analysis.verdicts import evaluate
+from inference_lab.config.prediction import load_prediction
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import client_gate
 from inference_lab.experiments.serving_run import Recording
-from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import Record
 from inference_lab.stream_load.requests import read_requests
 from tests.checkout import ROOT
@@ -45,8 +45,8 @@ def verdicts(sides: Recording) -> dict[str, str]:
     record = Record("p2", manifest, (), (), rows, requests)
     view = View(record, summary_rows(summarise(record, {"window": "all"}), "summary.csv"), {}, {})
     prediction = load_prediction(ROOT / "predictions/p2.yaml")
-    claims = [claim for claim in prediction["claims"] if claim["id"].startswith("sim-")]
-    judged = evaluate({**prediction, "claims": claims}, view, prediction_changed=False)
+    claims = [claim for claim in prediction.claims if claim.id.startswith("sim-")]
+    judged = evaluate(prediction.having("claims", claims), view, prediction_changed=False)
     return {verdict["id"]: verdict["verdict"] for verdict in judged}
 
 

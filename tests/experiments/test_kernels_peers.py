@@ -8,9 +8,9 @@ from unittest import mock
 
 import numpy as np
 
+from inference_lab.config.experiments import load_config
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import kernels_peers
-from inference_lab.records.config import load_config
 from inference_lab.stream_load.servers.vllm import VllmEnvironment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ class LimitsTest(unittest.TestCase):
 
     def test_sections_compare_all_paths_to_torch(self) -> None:
         """Each section has all five paths, PyTorch as baseline measured twice, and vLLM's pins."""
-        config = load_config(ROOT / "config.yaml")
+        config = load_config(ROOT / "config.yaml").given()
         for name in SECTIONS:
             measured = config["experiments"][name]["measure"]
             self.assertEqual(measured["paths"], ["numpy", "torch", "read", "gemm", "calls"])

@@ -8,9 +8,9 @@ from typing import Any
 
 from inference_lab.analysis.summary_table import View
 from inference_lab.analysis.verdicts import evaluate
+from inference_lab.config.prediction import load_prediction
 from inference_lab.errors import ConfigError
 from inference_lab.pages.thread_anomaly import draw
-from inference_lab.records.prediction import load_prediction
 from tests.analysis.views import view_of
 from tests.checkout import ROOT
 from tests.synthetic import Call, Machine, steady, timing_record, together

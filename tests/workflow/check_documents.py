@@ -24,12 +24,12 @@ import yaml
 from jinja2 import nodes
 
 from inference_lab.commands import run_stage, standalone
+from inference_lab.config.experiments import load_config
+from inference_lab.config.prediction import load_prediction
 from inference_lab.experiments.observations import COLUMNS, rows
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
 from inference_lab.pages.analysis import pages
-from inference_lab.records.config import load_config
 from inference_lab.records.files import canonical
-from inference_lab.records.prediction import load_prediction
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.stages import TESTS_RECEIPT, files_of, prediction_file
 
@@ -103,7 +103,7 @@ def file_tree(text: str) -> list[Entry]:
 
 def made_by_the_pipeline() -> set[str]:
     """Every file that `snakemake all` makes."""
-    walk = Receipts(load_config())
+    walk = Receipts(load_config().given())
     steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
     return {*files_of(steps), TESTS_RECEIPT}
 
@@ -197,7 +197,7 @@ class DocumentsTest(FromTheTop):
 
     def test_articles_hold_no_number_of_their_own(self) -> None:
         """Outside its expressions a template names conditions alone (B=8), inside them it has no number."""
-        config = load_config()["experiments"]
+        config = load_config().given()["experiments"]
         for template in sorted(Path("docs/experiments").glob("*.md.j2")):
             experiment = template.name.removesuffix(".md.j2")
             page = jinja2.Environment().parse(read(template.as_posix()))
@@ -234,7 +234,7 @@ def rendered(root: Path, experiment: str) -> str:
     """An experiment's article as its template and its record give it now."""
     with contextlib.chdir(root):
         view = run_stage.read_view(
-            experiment, load_config()["experiments"][experiment]["judge"], "analysis.md"
+            experiment, load_config().given()["experiments"][experiment]["judge"], "analysis.md"
         )
         template = Path(f"docs/experiments/{experiment}.md.j2")
         return pages(view, Path(prediction_file(experiment)), template)[2]
@@ -246,23 +246,23 @@ class DeclarationsTest(FromTheTop):
     def test_seed_section_is_the_configs(self) -> None:
         """The seed command's built-in conditions and judgement are those of m1-batch-size-scan."""
         name, conditions = standalone.SECTIONS["batch-size"]
-        section = load_config()["experiments"][name]
+        section = load_config().given()["experiments"][name]
         self.assertEqual(name, "m1-batch-size-scan")
         self.assertEqual(canonical(conditions), canonical(section["measure"]))
         self.assertEqual(canonical(standalone.JUDGE), canonical(section["judge"]))
 
     def test_every_experiment_is_predicted(self) -> None:
         """Each experiment of the config has a valid prediction with at least one claim."""
-        for experiment in load_config()["experiments"]:
+        for experiment in load_config().given()["experiments"]:
             with self.subTest(experiment):
-                self.assertTrue(load_prediction(Path(prediction_file(experiment)))["claims"])
+                self.assertTrue(load_prediction(Path(prediction_file(experiment))).claims)
 
     def test_every_property_of_p0_is_predicted(self) -> None:
         """p0 looks at every observation; each property of each has exactly one claim, nothing else has."""
-        names = load_config()["experiments"]["p0"]["measure"]["vary"]["observation"]
+        names = load_config().given()["experiments"]["p0"]["measure"]["vary"]["observation"]
         self.assertEqual(names, [look.__name__ for look in OBSERVATIONS])
-        claims = load_prediction(Path(prediction_file("p0")))["claims"]
-        claimed = [(claim["at"]["observation"], claim["of"]) for claim in claims]
+        claims = load_prediction(Path(prediction_file("p0"))).claims
+        claimed = [(claim.at["observation"], claim.of) for claim in claims]
         expected = [
             (row["observation"], column)
             for row in rows(names)

@@ -12,7 +12,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from inference_lab.records.config import load_config
+from inference_lab.config.experiments import load_config
 from tests.checkout import ROOT
 
 PROGRAMS = Path(sys.executable).parent
@@ -44,7 +44,9 @@ class RunningTest(unittest.TestCase):
 
     def test_another_checkouts_package_does_nothing_here(self) -> None:
         """A plan, the tests, a measurement and verification are refused in one line; nothing is written."""
-        capacity = json.dumps(load_config(ROOT / "config.yaml")["experiments"]["m2_capacity"]["measure"])
+        capacity = json.dumps(
+            load_config(ROOT / "config.yaml").given()["experiments"]["m2_capacity"]["measure"]
+        )
         for words in (
             ("snakemake", "-n", "all"),
             ("inference-lab", "test"),
@@ -70,7 +72,7 @@ class RunningTest(unittest.TestCase):
         """Where random.py and json.py lie at the top, measuring processes have the standard library's."""
         for name in ("random", "json"):
             (self.lab / f"{name}.py").write_text("raise ValueError('not the library')\n")
-        section = load_config(ROOT / "config.yaml")["experiments"]["m1-batch-size-scan"]["measure"]
+        section = load_config(ROOT / "config.yaml").given()["experiments"]["m1-batch-size-scan"]["measure"]
         section |= {"rounds": 1, "warmups": 0, "quiet_wait_s": 0, "vary": {"batch_size": [1]}}
         words = (sys.executable, "-P", "-c", MEASURE, json.dumps(section))
         done = self.run_here(*words, PYTHONPATH=str(self.lab / "src"))

@@ -21,11 +21,12 @@ from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.analysis.verdicts import evaluate, verdicts_csv
 from inference_lab.commands import run_stage
+from inference_lab.config.experiments import load_config
+from inference_lab.config.prediction import load_prediction
+from inference_lab.config.yaml_file import read_yaml
 from inference_lab.experiments import sweep
 from inference_lab.pages.report import report
 from inference_lab.records import receipts, store
-from inference_lab.records.config import load_config, read_yaml
-from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import Measurement
 from tests.checkout import ROOT
 from tests.stream_load.support import reference_server
@@ -46,7 +47,7 @@ def laid_over(under: Any, over: Any) -> Any:
 def sections() -> dict[str, Any]:
     """The vLLM experiments as CI measures them."""
     with contextlib.chdir(ROOT):
-        config = laid_over(load_config(), read_yaml(Path("tests/ci.yaml")))
+        config = laid_over(load_config().given(), read_yaml(Path("tests/ci.yaml")))
     return {name: its for name, its in config["experiments"].items() if its["measure"]["by"] == "sweep"}
 
 

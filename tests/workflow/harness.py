@@ -11,7 +11,6 @@ analysis and figures of tests/workflow/toy/ in place of the real ones. It is mad
 
 import atexit
 import contextlib
-import copy
 import functools
 import hashlib
 import itertools
@@ -32,8 +31,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOY = Path(__file__).with_name("toy")
@@ -388,14 +385,10 @@ def _lay_out(lab: Checkout) -> None:
     shutil.copytree(TOY, lab.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     pins = "".join(f'\n    "{pin}",' for pin in TOY_PINS)
     lab.edit("pyproject.toml", "\nconstraint-dependencies = [", f"\nconstraint-dependencies = [{pins}")
-    schema_file = lab.root / "workflow/schemas/config.schema.yaml"
-    schema = yaml.safe_load(schema_file.read_text(encoding="utf-8"))
-    known = schema["$defs"]
-    known["measure_toy"] = copy.deepcopy(known["measure_decode_paths"])
-    known["measure_toy"]["properties"] |= {"paths": {}, "baseline": {}}
-    known["experiment"]["properties"]["measure"] = {"$ref": "#/$defs/measure_toy"}
-    known["judge"]["properties"]["by"] = {"enum": ["toy"]}
-    schema_file.write_text(yaml.safe_dump(schema, sort_keys=False), encoding="utf-8")
+    sections = "src/inference_lab/config/sections.py"
+    lab.edit(sections, 'by: Literal["decode_paths"]', 'by: Literal["toy"]')
+    lab.edit(sections, "paths: Annotated[list[DecodePath], Some, Once]", "paths: list[str]")
+    lab.edit("src/inference_lab/config/judge.py", 'by: Literal["timing", ', 'by: Literal["toy", ')
 
 
 def stop(process: subprocess.Popen[str], number: int, *, group: bool) -> None:

@@ -7,7 +7,7 @@ def refuse(error):
 
 try:
     lab_installed.check_package()
-    lab_config.read_yaml(Path("config.yaml"))  # a key that stands twice
+    read_yaml(Path("config.yaml"))  # a key that stands twice
     lab_config.check_config(config)
 except LabError as error:
     refuse(error)

@@ -16,9 +16,10 @@ except ModuleNotFoundError:
     print(f"snakemake: inference_lab is not installed here; {way_out}", file=sys.stderr)
     raise SystemExit(2)
 from inference_lab.commands import status as lab_status
+from inference_lab.config import experiments as lab_config
+from inference_lab.config.yaml_file import read_yaml
 from inference_lab.errors import LabError
 from inference_lab.records import receipts as lab_receipts
-from inference_lab.records import config as lab_config
 from inference_lab.records import files as lab_files
 from inference_lab.records import installed as lab_installed
 from inference_lab.records import stages as lab_stages

@@ -21,6 +21,7 @@ from inference_lab.analysis.comparisons import Cell, Evidence, NoEvidence, Quant
 from inference_lab.analysis.knee import measured_knee
 from inference_lab.analysis.statistics import Estimate, Interval, short, within
 from inference_lab.analysis.summary_table import View, as_text, in_words
+from inference_lab.config.prediction import Prediction
 from inference_lab.errors import ConfigError
 
 COLUMNS = ("id", "kind", "says", "verdict", "value", "lo", "hi", "n", "rows", "reason")
@@ -40,13 +41,13 @@ class Finding:
     rows: str = ""
 
 
-def evaluate(prediction: Mapping[str, Any], view: View, *, prediction_changed: bool) -> list[dict[str, str]]:
+def evaluate(prediction: Prediction, view: View, *, prediction_changed: bool) -> list[dict[str, str]]:
     """One row of verdicts.csv (COLUMNS) a claim, in the order of the prediction.
 
     Raises ConfigError when a claim names a column the summary does not have or a cell that fits several
     rows; a cell that was not measured makes the claim Inconclusive.
     """
-    every = [{**claim, **_with_path(claim)} for claim in prediction["claims"]]
+    every = [{**claim, **_with_path(claim)} for claim in (claim.given() for claim in prediction.claims)]
     validity = view.record.manifest.get("validity", {"valid": True})
     if validity["valid"]:
         evidence = Evidence(view)

@@ -185,7 +185,7 @@ def _tests_if_current() -> str:
 
 
 def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
-    from inference_lab.records.prediction import load_prediction
+    from inference_lab.config.prediction import load_prediction
 
     path = Path(stages.prediction_file(experiment))
     if not path.exists() and not required:

@@ -25,7 +25,7 @@ def fault(words: str) -> PydanticCustomError:
     return PydanticCustomError("fault", "{words}", {"words": words})
 
 
-def _number(value: object) -> int | float:
+def number(value: object) -> int | float:
     """The number as it was written: 1 stays whole. NaN would pass every bound, 10**400 is no float."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise fault(f"is {value!r}, must be a number{_if_a_number(value)}")
@@ -62,10 +62,10 @@ def one_of(*known: str) -> AfterValidator:
 
 Count = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
-Number = Annotated[float, PlainValidator(_number)]
-NotNegative = Annotated[float, PlainValidator(_number), Ge(0)]
-Positive = Annotated[float, PlainValidator(_number), Gt(0)]
-OptionalPositive = Annotated[float | None, PlainValidator(_number), Gt(0)]  # left out, not null
+Number = Annotated[float, PlainValidator(number)]
+NotNegative = Annotated[float, PlainValidator(number), Ge(0)]
+Positive = Annotated[float, PlainValidator(number), Gt(0)]
+OptionalPositive = Annotated[float | None, PlainValidator(number), Gt(0)]  # left out, not null
 Words = Annotated[str, Len(1)]
 Name = matching("[a-z][a-z0-9_]*")
 Once = AfterValidator(_once)  # no value twice
@@ -163,6 +163,12 @@ def _words(error: ErrorDetails) -> str:
         case "too_short" | "too_long":
             bound = f"at least {ctx['min_length']}" if "min_length" in ctx else f"at most {ctx['max_length']}"
             return f"has {len(value)} entries, must have {bound}"
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            return "is no key that may be there"
+        case "string_pattern_mismatch":
+            return f"is {value!r}, must be of the form {ctx['pattern']}"
         case kind:
             return f"is {value!r}, must be {_KINDS.get(kind, error['msg'])}{_if_a_number(value)}"
 

@@ -246,7 +246,7 @@ class Served(Fixed, frozen=True):
     seed: Natural = Field(description="of prompts and order")
 
 
-class P2(Quiet, frozen=True):
+class ClientGate(Quiet, frozen=True):
     """Who decides the batch of a step: the client's limit or the server's scheduler?"""
 
     class _Vary(Vary, frozen=True):
@@ -257,7 +257,7 @@ class P2(Quiet, frozen=True):
     class _Fixed(Served, frozen=True):
         requests: Count = Field(description="requests per client")
 
-    by: Literal["p2"]
+    by: Literal["client_gate", "p2"]  # p2: as records before 2026-12-03 call it
     vary: _Vary
     fixed: _Fixed
 
@@ -339,7 +339,7 @@ Measure = Annotated[
     | KernelsPeers
     | Observations
     | Capacity
-    | P2
+    | ClientGate
     | Calibration
     | Sweep,
     Field(discriminator="by"),

@@ -10,9 +10,9 @@ from inference_lab.analysis.statistics import short
 from inference_lab.analysis.summary_table import SEPARATOR, Row, View, in_words
 from inference_lab.analysis.surroundings import environment_of
 from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
+from inference_lab.config.prediction import load_prediction
 from inference_lab.pages.article import article
 from inference_lab.pages.render import Markdown, interval, page, table
-from inference_lab.records.prediction import load_prediction
 from inference_lab.records.record import Record
 from inference_lab.records.samples import CELL_COLUMNS
 

@@ -12,8 +12,8 @@ from typing import Any
 from inference_lab.analysis.statistics import short, with_interval
 from inference_lab.analysis.summary_table import SEPARATOR, Row, bounds, number, pick, read_summary
 from inference_lab.analysis.surroundings import environment_of
+from inference_lab.config.prediction import load_prediction
 from inference_lab.pages.render import table, verdict_value
-from inference_lab.records.prediction import load_prediction
 from inference_lab.records.receipts import read_receipt
 from inference_lab.records.stages import folder, prediction_file
 
@@ -103,7 +103,7 @@ def report(name: str, section: Mapping[str, Any]) -> str:
 def _read(experiment: str, figures: Sequence[str]) -> About:
     at = Path(folder(experiment))
     verdicts = read_summary(at / "verdicts.csv")
-    question = load_prediction(Path(prediction_file(experiment)))["question"].strip()
+    question = load_prediction(Path(prediction_file(experiment))).question.strip()
     manifest = read_receipt(at / "manifest.json")
     return About(experiment, manifest, read_summary(at / "summary.csv"), verdicts, question, figures)
 

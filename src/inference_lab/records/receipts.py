@@ -69,7 +69,7 @@ def read_receipt(path: Path) -> dict[str, Any]:
             f"{path}: its content was edited: it says sha256 {expected}, found {found}; {ways_out(path)}"
         )
     if receipt.get("schema") == SCHEMA:
-        from inference_lab.records.config import check_receipt  # YAML and JSON schema, for who reads records
+        from inference_lab.records.forms import check_receipt  # imports pydantic, for who reads records
 
         try:
             check_receipt(path, receipt)

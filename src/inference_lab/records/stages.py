@@ -43,11 +43,7 @@ class Step:
         if self.stage not in ("tests", "verify"):
             return sources.closure(*self.modules, wordless=self.stage == "measure")
         paths = tested_files(sources.root) if self.stage == "tests" else package_files(sources.root)
-        found = {path: sources.digest(path) for path in paths}
-        if self.stage == "verify":  # it rebuilds everything, by every source
-            return found
-        schemas = sorted((sources.root / "workflow/schemas").glob("*.yaml"))  # tests read them
-        return found | {(p := path.relative_to(sources.root).as_posix()): sources.file(p) for path in schemas}
+        return {path: sources.digest(path) for path in paths}
 
     def inputs(self, sources: Sources) -> dict[str, str]:
         """`{what: sha256}` of everything this step reads, as it is now."""

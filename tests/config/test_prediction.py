@@ -6,8 +6,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from inference_lab.config.prediction import Prediction, load_prediction
 from inference_lab.errors import ConfigError
-from inference_lab.records.prediction import load_prediction
 
 HEAD = "question: q\nprediction: p\nclaims:\n"
 RATIO = (
@@ -18,7 +18,7 @@ RATIO = (
 class Predictions(unittest.TestCase):
     """`load_prediction`."""
 
-    def load(self, text: str) -> dict[str, object]:
+    def load(self, text: str) -> Prediction:
         """The text, through a file."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "m1.yaml"
@@ -31,7 +31,7 @@ class Predictions(unittest.TestCase):
         self.assertGreater(len(files), 0)
         for file in files:
             with self.subTest(file.name):
-                self.assertTrue(load_prediction(file)["claims"])
+                self.assertTrue(load_prediction(file).claims)
 
     def test_each_kind(self) -> None:
         """The six kinds with every key they know."""
@@ -57,11 +57,11 @@ class Predictions(unittest.TestCase):
             (f"{HEAD}  - {RATIO}\nboundary: b\n", "unknown key 'boundary'", "question, prediction, claims"),
             (
                 f"{HEAD}  - {RATIO.replace('kind: ratio', 'kind: ratios')}\n",
-                "claims.0.kind",
+                "claims.0: 'kind'",
                 "'ratios'",
                 "knee",
             ),
-            (f"{HEAD}  - {RATIO.replace('kind: ratio, ', '')}\n", "claims.0", "'kind' is missing"),
+            (f"{HEAD}  - {RATIO.replace('kind: ratio, ', '')}\n", "claims.0: key 'kind' is missing"),
             (
                 f"{HEAD}  - {RATIO.replace('within: [1, 2]', 'withn: [1, 2]')}\n",
                 "claims.0",
@@ -72,11 +72,14 @@ class Predictions(unittest.TestCase):
             (f"{HEAD}  - {RATIO.replace('[1, 2]', '[1]')}\n", "claims.0.within", "1 entries", "at least 2"),
             (f"{HEAD}  - {RATIO.replace('[1, 2]', f'[1, {10**400}]')}\n", "claims.0.within.1", "number"),
             (f"{HEAD}  - {RATIO.replace('[1, 2]', '[1, .nan]')}\n", "claims.0.within.1", "nan", "number"),
-            (f"{HEAD}  - {RATIO.replace('at: {', 'at: {batch_size: 4, ')}\n", "'batch_size' stands twice"),
-            (f"{HEAD}  - {RATIO}\nquestion: r\n", "'question' stands twice"),
-            (f"{HEAD}  - {RATIO.replace('[1, 2]', 'wide')}\n", "claims.0.within", "'wide'", "array"),
-            (f"{HEAD}  - {RATIO}\n  - {RATIO}\n", "claims.1.id", "'a' again"),
-            (f"{HEAD}  - {{id: a, says: s, kind: less_than, of: x, at: {{b: 1}}}}\n", "claims.0", "'over'"),
+            (f"{HEAD}  - {RATIO.replace('at: {', 'at: {batch_size: 4, ')}\n", "'batch_size' twice"),
+            (f"{HEAD}  - {RATIO}\nquestion: r\n", "'question' twice"),
+            (f"{HEAD}  - {RATIO.replace('[1, 2]', 'wide')}\n", "claims.0.within", "'wide'", "list"),
+            (f"{HEAD}  - {RATIO}\n  - {RATIO}\n", "claims.1", "'a' again"),
+            (
+                f"{HEAD}  - {{id: a, says: s, kind: less_than, of: x, at: {{b: 1}}}}\n",
+                "claims.0: key 'value' or 'over'",
+            ),
             (
                 f"{HEAD}  - {{id: a, says: s, kind: equal, of: x, at: {{b: 1}}, over: {{b: 2}}, value: 1}}\n",
                 "'value' and 'over'",
@@ -89,7 +92,7 @@ class Predictions(unittest.TestCase):
             ),
             (f"{HEAD}  - {{id: a, says: s, kind: slope, of: x, within: [1, 2], from: 8, to: 1}}\n", "8 to 1"),
             ("question: [q\n", "not YAML"),
-            ("just words\n", "'just words'", "object"),
+            ("just words\n", "'just words'", "mapping"),
         ):
             with self.subTest(text), self.assertRaises(ConfigError) as refused:
                 self.load(text)
@@ -107,7 +110,7 @@ class Predictions(unittest.TestCase):
     def test_it_imports_no_numbers(self) -> None:
         """Measuring loads it too: neither NumPy nor pandas nor scipy comes with it."""
         program = (
-            "import sys, inference_lab.records.prediction;"
+            "import sys, inference_lab.config.prediction;"
             "print([name for name in ('numpy', 'pandas', 'scipy') if name in sys.modules])"
         )
         found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

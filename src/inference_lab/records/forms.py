@@ -1,0 +1,127 @@
+"""What a receipt and a manifest may say. A manifest, the receipt of a measurement, is closed.
+
+Both stay what JSON made of them; these types say what is in it. Names and dates are used as paths, so they
+hold no slash.
+"""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from inference_lab.config.closed import Natural, checked, fault, matching
+
+
+def _moment(text: str) -> str:
+    try:
+        if "/" not in text and datetime.fromisoformat(text):
+            return text
+    except ValueError:
+        pass
+    raise fault(f"is {text!r}, must be a date and time such as 2026-12-01T10:00:00+00:00")
+
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Moment = Annotated[str, AfterValidator(_moment)]
+JSON = dict[str, Any]
+_CLOSED = ConfigDict(strict=True, extra="forbid")
+
+
+@with_config(ConfigDict(strict=True, extra="allow"))
+class MadeFile(TypedDict):
+    """A file that a step made."""
+
+    sha256: Sha256
+
+
+@with_config(ConfigDict(strict=True, extra="allow"))
+class Receipt(TypedDict):
+    """The receipt of a step: what was read and what was made."""
+
+    schema: int
+    stage: str
+    inputs: dict[str, Sha256]
+    pins: dict[str, str]
+    outputs: dict[str, MadeFile]
+    tests: NotRequired[dict[str, str]]  # of the unit tests alone
+    environment: NotRequired[JSON]  # of the unit tests alone
+
+
+@with_config(_CLOSED)
+class RawFile(TypedDict):
+    """A file beside the manifest."""
+
+    sha256: Sha256
+    rows: Natural
+
+
+@with_config(_CLOSED)
+class PredictionFile(TypedDict):
+    """The prediction as it was when the measurement began."""
+
+    file: Annotated[str, matching("predictions/[^/]+[.]yaml")]
+    sha256: Sha256
+
+
+@with_config(ConfigDict(strict=True, extra="allow"))
+class Commit(TypedDict):
+    """The commit of the checkout, and whether files differed from it."""
+
+    commit: str
+    dirty: bool
+
+
+@with_config(ConfigDict(strict=True, extra="allow"))
+class Validity(TypedDict):
+    """Whether a measurement may be believed, and why not."""
+
+    valid: bool
+    reasons: list[str]
+
+
+@with_config(_CLOSED)
+class Manifest(TypedDict):
+    """The receipt of a measurement: all that is known of it besides its samples."""
+
+    schema: int
+    digest: Sha256
+    stage: Literal["measure"]
+    kind: Annotated[str, matching("[a-z_]+")]  # what its files hold
+    experiment: Annotated[str, matching("(?![.]{1,2}/?$)[^/]+/?")]  # of a load: its folder's name and a slash
+    command: list[str]
+    conditions: JSON
+    inputs: dict[str, Sha256]
+    pins: dict[str, str]
+    prediction: PredictionFile | None
+    outputs: dict[Annotated[str, matching("[^/]+[.](csv|jsonl)")], RawFile]
+    environment: JSON
+    git: NotRequired[Commit | None]
+    git_reason: NotRequired[str | None]  # why no commit is named
+    tests: NotRequired[str | None]
+    started_at: Moment
+    finished_at: Moment
+    clock: NotRequired[str]
+    validity: Validity
+    oracle: NotRequired[list[JSON]]
+    # facts of one kind or another
+    columns: NotRequired[list[str]]
+    data_sha256: NotRequired[Sha256]
+    model: NotRequired[str]
+    neighbours: NotRequired[Any]  # by path, or a list
+    peer: NotRequired[JSON]  # the environment that the peer of a comparison is from
+    processes: NotRequired[list[JSON]]
+    runs: NotRequired[list[JSON]]
+    servers: NotRequired[list[JSON]]
+    sessions: NotRequired[list[JSON]]
+
+
+_RECEIPT: TypeAdapter[Receipt] = TypeAdapter(Receipt)
+_MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+
+
+def check_receipt(path: Path, receipt: object) -> None:
+    """Raises ConfigError with the first thing that a receipt may not say."""
+    form = _MANIFEST if path.name.endswith("manifest.json") else _RECEIPT
+    checked(form.validate_python, receipt, str(path))
