@@ -17,8 +17,9 @@ from inference_lab.records.files import read_text, sha256_file, write_json
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Measurement, Record
 from inference_lab.stream_load import cli as load_cli
+from inference_lab.stream_load.options import LoadOptions
 from inference_lab.stream_load.requests import NAME, read_requests
-from inference_lab.stream_load.session import INFO, LoadOptions, Snapshot, refuse_other_conditions
+from inference_lab.stream_load.session import INFO, Snapshot
 
 MANIFEST = "manifest.json"
 JUDGE: dict[str, Any] = {
@@ -79,7 +80,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
 def reopen(folder: Path, options: LoadOptions) -> None:
     """Make a finished record one that a load goes on with: as it was recorded, or not at all."""
     manifest = store.load_record(folder / MANIFEST).manifest
-    refuse_other_conditions(options, manifest["conditions"])
+    options.refuse_other_conditions(manifest["conditions"])
     write_json(folder / INFO, {name: manifest[name] for name in ("conditions", "sessions")})
     (folder / MANIFEST).unlink()
 

@@ -14,7 +14,7 @@ from inference_lab.experiments.serving_run import Recording, cli_options
 from inference_lab.records.record import Measurement
 from inference_lab.stream_load.client.outcome import Attempt, request_record
 from inference_lab.stream_load.driver import Driver
-from inference_lab.stream_load.reference.scheduler import EngineSettings, Step
+from inference_lab.stream_load.reference.scheduler import EngineSettings, EngineStep
 from inference_lab.stream_load.reference.simulation import (
     InProcessServer,
     now_ns,
@@ -74,7 +74,7 @@ def simulate(name: str, fixed: Mapping[str, Any], recording: Recording) -> None:
     schedule = Schedule("burst", fixed["requests"])
     prefixes = [_prefix("simulation", name, client) for client in range(setup.clients)]
 
-    async def run() -> list[Step]:
+    async def run() -> list[EngineStep]:
         async with InProcessServer(_engine(setup, fixed)) as server:
             clients = [
                 Driver(

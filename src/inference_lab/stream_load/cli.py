@@ -12,9 +12,10 @@ from typing import Any
 from inference_lab.errors import InputError, LabError
 from inference_lab.stream_load.client.endpoint import KEY_HEADER, named_secret
 from inference_lab.stream_load.client.stream import Timeouts
+from inference_lab.stream_load.options import LoadOptions
 from inference_lab.stream_load.requests import RequestRecord
 from inference_lab.stream_load.schedule import Schedule
-from inference_lab.stream_load.session import PATHS, LoadOptions, LoadResult, Watch, load
+from inference_lab.stream_load.session import PATHS, LoadResult, Watch, load
 from inference_lab.stream_load.workload import Length, Workload
 
 _WIDTH = 200  # of a reason on the terminal; the whole of it is in the record

@@ -7,17 +7,15 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import os
 import resource
 import signal
-import ssl
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
@@ -25,77 +23,18 @@ from typing import Any
 
 from inference_lab.errors import InputError, RecordError
 from inference_lab.stream_load.client.client import Client
-from inference_lab.stream_load.client.endpoint import KEY_HEADER, Endpoint
 from inference_lab.stream_load.client.outcome import Attempt, request_record
-from inference_lab.stream_load.client.stream import Timeouts
 from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
-from inference_lab.stream_load.connection import tls_context
 from inference_lab.stream_load.driver import Driver
 from inference_lab.stream_load.event_loop import LOOP_NAME, run_in_event_loop
+from inference_lab.stream_load.options import LoadOptions
 from inference_lab.stream_load.requests import RequestFile
-from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.workload import Workload
 
 INFO = "load.json"
 PATHS = {"completions": "/completions", "chat": "/chat/completions"}
 _SPARE = 8  # connections kept ready in an open loop, where the next free one cannot be foreseen
 _WATCH_EVERY_S = 0.5  # showing a load takes about 1 ms, in which user stamps are late
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """What to load, with what, and how. An empty `workload.model` is discovered through /models.
-
-    `name` begins every request id, so that a server's log tells two clients apart.
-    `api_key_env` names the environment variable that holds the key; the key itself is never kept. It goes
-    into `api_key_header`; `headers` go with every request. `unix_socket` is connected to instead of the
-    host. `ca_file` holds certificate authorities that replace the system's; `insecure` accepts any
-    certificate.
-    """
-
-    base_url: str
-    schedule: Schedule
-    workload: Workload
-    concurrency: int | None = None
-    timeouts: Timeouts = field(default_factory=Timeouts)
-    retries: int = 0
-    kernel_stamps: bool = True
-    api_key_env: str | None = None
-    name: str = "r"
-    max_failure_share: float = 0.0
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    api_key_header: str = KEY_HEADER
-    unix_socket: Path | None = None
-    ca_file: Path | None = None
-    insecure: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.ca_file or self.insecure) and self.target.scheme != "https":
-            raise InputError("--ca and --insecure are about certificates, which only https has")
-        if self.ca_file and self.insecure:
-            raise InputError("--ca and --insecure: a certificate is checked or it is not")
-        if self.api_key_header != KEY_HEADER and self.api_key_env is None:
-            raise InputError("--api-key-header needs --api-key-env, which names what goes there")
-        if not (self.name.isascii() and self.name.isprintable()):
-            raise InputError(f"name is {self.name!r}, must be printable ASCII: it goes into a header")
-        if self.retries < 0:
-            raise InputError(f"retries is {self.retries}, must be at least 0")
-        if not 0 <= self.max_failure_share <= 1:
-            raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
-
-    @property
-    def target(self) -> Endpoint:
-        """The server's address."""
-        return Endpoint.parse(
-            self.base_url,
-            headers=self.headers,
-            unix_socket=self.unix_socket,
-            key_header=self.api_key_header,
-        )
-
-    def conditions(self) -> dict[str, Any]:
-        """Return everything that decides what is sent when, as JSON values."""
-        return json.loads(json.dumps(asdict(self), default=str))
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +82,7 @@ class _Session:
         self._options = options
         self._file = file
         self._info = info
-        self._tls = _tls(options)
+        self._tls = options.tls()
         self.counts: Counter[str] = Counter(record.status for record in file.earlier)
         self._tokens = 0
         self._failure: RecordError | None = None
@@ -151,7 +90,7 @@ class _Session:
 
     async def run(self, watch: Watch | None) -> None:
         """Drive the load until every request has ended or a second interrupt stops it."""
-        options, target = self._options, self._options.target
+        options, target = self._options, self._options.endpoint
         session: dict[str, Any] = {
             "name": options.name,
             "schedule": options.schedule.process,
@@ -169,7 +108,7 @@ class _Session:
                 target,
                 clock=clock,
                 timeouts=options.timeouts,
-                api_key=_api_key(options.api_key_env),
+                api_key=options.api_key(),
                 spare=0 if options.schedule.is_closed else min(options.concurrency or _SPARE, _SPARE),
                 tls=self._tls,
             )
@@ -287,13 +226,8 @@ def load(
     holds another load, MeasurementRefused when no model can be discovered, and RecordError when the
     record cannot be read or written.
     """
-    key = _api_key(options.api_key_env)
-    if key and len(key) >= 8 and key in str(options.conditions()):
-        raise InputError(f"an option holds the key of {options.api_key_env}, which records would keep")
-    _tls(options)
-    options.workload.body(0)
-    if options.schedule.is_closed and options.concurrency is None:
-        raise InputError("a closed loop needs a concurrency: give --concurrency, or a --rate")
+    for check in (options.api_key, options.tls, lambda: options.workload.body(0)):
+        check()  # before a folder is made
     if resume and options.schedule.is_closed and options.schedule.requests is None:
         raise InputError("a closed loop over a duration has no request left over; start a new run")
     sessions = _earlier_sessions(options, folder) if resume else []
@@ -320,21 +254,6 @@ def exit_code(counts: Mapping[str, int], max_failure_share: float, *, interrupte
     return int(ok == 0 or finished - ok > max_failure_share * finished)
 
 
-def _tls(options: LoadOptions) -> ssl.SSLContext | None:
-    if options.target.scheme != "https":
-        return None
-    return tls_context(options.ca_file, insecure=options.insecure)
-
-
-def _api_key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key or not key.isprintable() or not key.isascii():
-        raise InputError(f"environment variable {variable} holds no usable API key; export it")
-    return key
-
-
 def _earlier_sessions(options: LoadOptions, folder: Path) -> list[dict[str, Any]]:
     """Return the sessions of a load that is to be resumed under the same conditions."""
     path = folder / INFO
@@ -345,17 +264,5 @@ def _earlier_sessions(options: LoadOptions, folder: Path) -> list[dict[str, Any]
         conditions, sessions = info["conditions"], info["sessions"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); give another --output") from None
-    refuse_other_conditions(options, conditions)
+    options.refuse_other_conditions(conditions)
     return sessions
-
-
-def refuse_other_conditions(options: LoadOptions, before: Mapping[str, Any]) -> None:
-    """Raise InputError unless these options are the conditions `before` of a load that is to be resumed."""
-    # An option that an older load did not know was not used there.
-    before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | dict(before)
-    for name, value in options.conditions().items():
-        if before.get(name) != value:
-            raise InputError(
-                f"--resume with another {name}: {value}, the run has {before.get(name)};"
-                " give the same options or another --output"
-            )

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference_lab.errors import InputError
-from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step
+from inference_lab.stream_load.reference.scheduler import EngineSettings, EngineStep, Job, Scheduler
 
 MS = 1_000_000
 
@@ -16,9 +16,9 @@ def job(prompt: int, output: int) -> Job:
     return Job(prompt, output, lambda number: None)
 
 
-def run(scheduler: Scheduler) -> list[Step]:
+def run(scheduler: Scheduler) -> list[EngineStep]:
     """All steps until nothing is left to do."""
-    steps: list[Step] = []
+    steps: list[EngineStep] = []
     while step := scheduler.next_step(steps[-1].ends_ns if steps else 0):
         scheduler.finish_step(step)
         steps.append(step)
@@ -71,7 +71,7 @@ class TestScheduler(unittest.TestCase):
         first.is_aborted = True
         self.assertEqual(scheduler.finish_step(step), 0)
         self.assertEqual([len(step.batch) for step in run(scheduler)], [1, 1])
-        self.assertEqual(second.emitted, 2)
+        self.assertEqual(second.num_output_tokens, 2)
 
     @settings(max_examples=40, deadline=None, derandomize=True)
     @given(
@@ -88,7 +88,7 @@ class TestScheduler(unittest.TestCase):
         for one in jobs:
             scheduler.submit(one)
         steps = run(scheduler)
-        self.assertEqual([one.emitted for one in jobs], [output for _, output in sizes])
+        self.assertEqual([one.num_output_tokens for one in jobs], [output for _, output in sizes])
         self.assertEqual(sum(step.prefill_tokens for step in steps), sum(p for p, _ in sizes))
         for step in steps:
             self.assertLessEqual(len(step.batch), max_num_seqs)

@@ -1,4 +1,4 @@
-"""Continuous batching as a paged server does it, reduced to time: who is in which step, and for how long.
+"""Continuous batching, reduced to time: which requests are in which step, and how long it lasts.
 
 Pure: it is given the time and never reads a clock. No weights, no tokenizer, no memory limit.
 """
@@ -49,19 +49,19 @@ class Job:
     prompt_tokens: int
     output_tokens: int
     emit: Callable[[int], None]
-    prefilled: int = 0
-    emitted: int = 0
+    num_computed_tokens: int = 0
+    num_output_tokens: int = 0
     is_aborted: bool = False
     started_ns: int | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether the engine is done with it."""
-        return self.is_aborted or self.emitted >= self.output_tokens
+        return self.is_aborted or self.num_output_tokens >= self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EngineStep:
     """One step of the engine: the jobs in it and what they do."""
 
     number: int
@@ -73,7 +73,7 @@ class Step:
     waiting: int
 
     def row(self, ended_ns: int) -> dict[str, int]:
-        """The step as it is recorded: how many were in it, not which."""
+        """Return the step as it is recorded: how many were in it, not which."""
         return {
             "step": self.number,
             "started_ns": self.started_ns,
@@ -97,21 +97,21 @@ class Scheduler:
     steps: int = 0
 
     def submit(self, job: Job) -> None:
-        """Put a job at the end of the waiting line."""
+        """Put a job at the end of the queue."""
         self.waiting.append(job)
 
-    def next_step(self, now_ns: int) -> Step | None:
-        """The step that starts now, its prefill already booked; `None` when there is nothing to do."""
+    def next_step(self, now_ns: int) -> EngineStep | None:
+        """Return the step that starts now, its prefill already counted; None when there is nothing to do."""
         settings = self.settings
         self.running = [job for job in self.running if not job.is_over]
         self.waiting = deque(job for job in self.waiting if not job.is_over)
         budget = settings.max_num_batched_tokens
-        decodes = sum(job.prefilled >= job.prompt_tokens for job in self.running)
+        decodes = sum(job.num_computed_tokens >= job.prompt_tokens for job in self.running)
         budget -= decodes
-        batch = [job for job in self.running if job.prefilled >= job.prompt_tokens]
-        lasts_ms = settings.itl_ms if decodes else 0.0
+        batch = [job for job in self.running if job.num_computed_tokens >= job.prompt_tokens]
+        duration_ms = settings.itl_ms if decodes else 0.0
         prefill_tokens = 0
-        unfinished = deque(job for job in self.running if job.prefilled < job.prompt_tokens)
+        unfinished = deque(job for job in self.running if job.num_computed_tokens < job.prompt_tokens)
         while budget > 0:
             if unfinished:
                 job = unfinished.popleft()
@@ -121,33 +121,33 @@ class Scheduler:
                 self.running.append(job)
             else:
                 break
-            part = min(job.prompt_tokens - job.prefilled, budget)
-            job.prefilled += part
+            part = min(job.prompt_tokens - job.num_computed_tokens, budget)
+            job.num_computed_tokens += part
             budget -= part
             prefill_tokens += part
             batch.append(job)
-            lasts_ms = max(lasts_ms, settings.ttft_ms * part / job.prompt_tokens)
+            duration_ms = max(duration_ms, settings.ttft_ms * part / job.prompt_tokens)
         if not batch:
             return None
         self.steps += 1
-        return Step(
+        return EngineStep(
             number=self.steps,
             started_ns=now_ns,
-            ends_ns=now_ns + round(lasts_ms * 1e6),
+            ends_ns=now_ns + round(duration_ms * 1e6),
             batch=tuple(batch),
             prefill_tokens=prefill_tokens,
             decode_tokens=decodes,
             waiting=len(self.waiting),
         )
 
-    def finish_step(self, step: Step) -> int:
-        """Emit one token for each job of the step whose prompt is complete; how many that were."""
+    def finish_step(self, step: EngineStep) -> int:
+        """Emit one token for each job of the step whose prompt is complete; return how many."""
         tokens = 0
         for job in step.batch:
-            if job.prefilled >= job.prompt_tokens and not job.is_over:
-                job.emitted += 1
+            if job.num_computed_tokens >= job.prompt_tokens and not job.is_over:
+                job.num_output_tokens += 1
                 tokens += 1
-                job.emit(job.emitted)
+                job.emit(job.num_output_tokens)
         return tokens
 
 
@@ -157,11 +157,11 @@ async def run_engine(
     has_work: Callable[[], Awaitable[object]],
     now_ns: Callable[[], int],
     sleep_until: Callable[[int], Awaitable[None]],
-    on_step: Callable[[Step, int], None],
+    on_step: Callable[[EngineStep, int], None],
 ) -> None:
-    """Step for ever: the loop that both fronts (HTTP and in-process) share.
+    """Run steps without end: the loop of both fronts, HTTP and in-process.
 
-    `on_step` is told each step that ended and how many tokens it emitted.
+    `on_step` is called with each step that ended and how many tokens it emitted.
     A step that follows another starts when that one was due to end, so lateness does not add up; an
     engine that is late by more than a step starts anew from now.
     """

@@ -28,9 +28,15 @@ from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
 from inference_lab.stream_load.connection import Channel, SocketReader
 from inference_lab.stream_load.reference.completion import AnswerWriter, Asked, asked_in
-from inference_lab.stream_load.reference.metrics import Exposition
+from inference_lab.stream_load.reference.metrics import MetricsPage
 from inference_lab.stream_load.reference.request_reader import Request, RequestReader
-from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
+from inference_lab.stream_load.reference.scheduler import (
+    EngineSettings,
+    EngineStep,
+    Job,
+    Scheduler,
+    run_engine,
+)
 
 _MAX_UNREAD_BYTES = 1 << 18  # of a stream, beyond what the kernel holds
 _MAX_NAME = 256
@@ -198,7 +204,7 @@ class ReferenceServer:
         self._untold: list[dict[str, Any]] = []
         self._scheduler = Scheduler(self.settings)
         self._work = asyncio.Event()
-        self._exposition = Exposition(self._scheduler, model)
+        self._metrics = MetricsPage(self._scheduler, model)
 
     async def __aenter__(self) -> "ReferenceServer":
         if self._truth_path is not None:
@@ -296,12 +302,12 @@ class ReferenceServer:
 
     def finish(self, truth: dict[str, Any]) -> None:
         """Keep the truth of one request that is over; it is written when the tokens of this step are."""
-        self._exposition.add_request(truth)
+        self._metrics.add_request(truth)
         self._untold.append(truth)
 
-    def _on_step(self, step: Step, tokens: int) -> None:
+    def _on_step(self, step: EngineStep, tokens: int) -> None:
         ended_ns = monotonic_ns()
-        self._exposition.add_step(step, ended_ns, tokens)
+        self._metrics.add_step(step, ended_ns, tokens)
         self._untold.append({"kind": "step", **step.row(ended_ns)})
         self._tell()
 
@@ -329,5 +335,5 @@ class ReferenceServer:
         if path == "/version":
             return "application/json", json.dumps({"version": "reference"}).encode()
         if path == "/metrics":
-            return "text/plain; version=0.0.4", self._exposition.text()
+            return "text/plain; version=0.0.4", self._metrics.text()
         return None

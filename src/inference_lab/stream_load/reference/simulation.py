@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 
 from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.reference.completion import asked_in
-from inference_lab.stream_load.reference.scheduler import EngineSettings, Job, Scheduler, Step, run_engine
+from inference_lab.stream_load.reference.scheduler import (
+    EngineSettings,
+    EngineStep,
+    Job,
+    Scheduler,
+    run_engine,
+)
 
 Result = TypeVar("Result")
 
@@ -64,7 +70,7 @@ class InProcessServer:
     def __init__(self, settings: EngineSettings) -> None:
         self._scheduler = Scheduler(settings)
         self._work = asyncio.Event()
-        self.steps: list[Step] = []
+        self.steps: list[EngineStep] = []
 
     async def __aenter__(self) -> "InProcessServer":
         self._engine = asyncio.create_task(

@@ -1,0 +1,102 @@
+"""What a load is asked to do, and what it must not be asked."""
+
+import json
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from inference_lab.errors import InputError
+from inference_lab.stream_load.client.endpoint import KEY_HEADER, Endpoint
+from inference_lab.stream_load.client.stream import Timeouts
+from inference_lab.stream_load.connection import tls_context
+from inference_lab.stream_load.schedule import Schedule
+from inference_lab.stream_load.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What to load, with what, and how. An empty `workload.model` is discovered through /models.
+
+    `name` begins every request id, so that a server's log tells two clients apart.
+    `api_key_env` names the environment variable that holds the key; the key itself is never kept. It goes
+    into `api_key_header`; `headers` go with every request. `unix_socket` is connected to instead of the
+    host. `ca_file` holds certificate authorities that replace the system's; `insecure` accepts any
+    certificate.
+    """
+
+    base_url: str
+    schedule: Schedule
+    workload: Workload
+    concurrency: int | None = None
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retries: int = 0
+    kernel_stamps: bool = True
+    api_key_env: str | None = None
+    name: str = "r"
+    max_failure_share: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    api_key_header: str = KEY_HEADER
+    unix_socket: Path | None = None
+    ca_file: Path | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.ca_file or self.insecure) and self.endpoint.scheme != "https":
+            raise InputError("--ca and --insecure are about certificates, which only https has")
+        if self.ca_file and self.insecure:
+            raise InputError("--ca and --insecure: a certificate is checked or it is not")
+        if self.api_key_header != KEY_HEADER and self.api_key_env is None:
+            raise InputError("--api-key-header needs --api-key-env, which names what goes there")
+        if not (self.name.isascii() and self.name.isprintable()):
+            raise InputError(f"name is {self.name!r}, must be printable ASCII: it goes into a header")
+        if self.retries < 0:
+            raise InputError(f"retries is {self.retries}, must be at least 0")
+        if not 0 <= self.max_failure_share <= 1:
+            raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
+        if self.schedule.is_closed and self.concurrency is None:
+            raise InputError("a closed loop needs a concurrency: give --concurrency, or a --rate")
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server's address."""
+        return Endpoint.parse(
+            self.base_url,
+            headers=self.headers,
+            unix_socket=self.unix_socket,
+            key_header=self.api_key_header,
+        )
+
+    def conditions(self) -> dict[str, Any]:
+        """Return everything that decides what is sent when, as JSON values."""
+        return json.loads(json.dumps(asdict(self), default=str))
+
+    def refuse_other_conditions(self, before: Mapping[str, Any]) -> None:
+        """Raise InputError unless these are the conditions `before` of a load that is to be resumed."""
+        # An option that an older load did not know was not used there.
+        before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | dict(before)
+        for name, value in self.conditions().items():
+            if before.get(name) != value:
+                raise InputError(
+                    f"--resume with another {name}: {value}, the run has {before.get(name)};"
+                    " give the same options or another --output"
+                )
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return what checks the server's certificate, None for plain HTTP."""
+        if self.endpoint.scheme != "https":
+            return None
+        return tls_context(self.ca_file, insecure=self.insecure)
+
+    def api_key(self) -> str | None:
+        """Return the key in the environment. Raises InputError when it is unusable or an option holds it."""
+        if self.api_key_env is None:
+            return None
+        key = os.environ.get(self.api_key_env, "").strip()
+        if not key or not key.isprintable() or not key.isascii():
+            raise InputError(f"environment variable {self.api_key_env} holds no usable API key; export it")
+        if len(key) >= 8 and key in str(self.conditions()):
+            raise InputError(f"an option holds the key of {self.api_key_env}, which records would keep")
+        return key
