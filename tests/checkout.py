@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from inference_lab.config.judge import Judge, read_judge
 from inference_lab.records import installed, store
 from inference_lab.records.digests import Sources
 from inference_lab.records.receipts import SCHEMA, Receipts
@@ -89,6 +90,11 @@ JUDGE = {
     "figures": {"latency.svg": "figures.latency", "throughput.svg": "figures.throughput"},
 }
 CONFIG: dict[str, Any] = {"experiments": {"m1": {"refresh": "auto", "measure": MEASURE, "judge": JUDGE}}}
+
+
+def judge_of(**keys: Any) -> Judge:
+    """A judge that draws nothing, with these keys."""
+    return read_judge({"by": "timing", "figures": {}, **keys}, "judge")
 
 
 def enter(test: unittest.TestCase) -> Path:

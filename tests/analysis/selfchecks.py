@@ -8,6 +8,7 @@ from inference_lab.analysis.selfcheck import summarise
 from inference_lab.analysis.summary_table import SummaryRow, View, summary_rows
 from inference_lab.records.record import Record
 from tests.analysis.views import SOURCE
+from tests.checkout import judge_of
 from tests.synthetic import Machine, steady, timing_record
 
 PATHS = ("preallocated", "null_1", "plus_10")
@@ -46,10 +47,10 @@ def selfcheck_record(
 
 def rows(record: Record) -> dict[tuple[str, str], SummaryRow]:
     """The rows of the record's summary by what they are about."""
-    table = summary_rows(summarise(record, {}), "summary.csv")
+    table = summary_rows(summarise(record, judge_of()), "summary.csv")
     return {(row["among"], row["effect_percent"]): row for row in table}
 
 
 def selfcheck_view(record: Record) -> View:
     """The record with its summary."""
-    return View(record, list(rows(record).values()), {}, {**SOURCE, "experiment": "selfcheck"})
+    return View(record, list(rows(record).values()), judge_of(), {**SOURCE, "experiment": "selfcheck"})

@@ -9,6 +9,7 @@ from typing import Any
 from inference_lab.analysis import peers, timing
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
+from tests.checkout import judge_of
 from tests.synthetic import Call, Machine, timing_record
 
 PATHS = ("numpy", "torch", "read", "gemm", "calls")
@@ -29,7 +30,7 @@ def record(machine: Machine = lambda _: 1.0, paths: tuple[str, ...] = PATHS) -> 
 
 def reached(made: Record) -> dict[tuple[str, str], str]:
     """The column of_limit by path and batch size."""
-    rows = csv.DictReader(io.StringIO(peers.summarise(made, {})))
+    rows = csv.DictReader(io.StringIO(peers.summarise(made, judge_of())))
     return {(row["path"], row["batch_size"]): row["of_limit"] for row in rows}
 
 
@@ -58,20 +59,20 @@ class OfLimitTest(unittest.TestCase):
 
     def test_a_slow_round_cancels(self) -> None:
         """A round in which everything takes three times as long leaves both bounds at the ratio."""
-        text = peers.summarise(record(lambda call: 3.0 if call.round % 2 else 1.0), {})
+        text = peers.summarise(record(lambda call: 3.0 if call.round % 2 else 1.0), judge_of())
         row = next(row for row in csv.DictReader(io.StringIO(text)) if row["path"] == "numpy")
         self.assertEqual([float(row[column]) for column in peers.COLUMNS[-3:]], [0.4, 0.4, 0.4])
 
     def test_a_limit_that_was_not_measured(self) -> None:
         """A record without one of the limits is refused by its name."""
         with self.assertRaisesRegex(RecordError, "no path calls; the peers' summary needs all limits"):
-            peers.summarise(record(paths=PATHS[:-1]), {})
+            peers.summarise(record(paths=PATHS[:-1]), judge_of())
 
     def test_timing_is_unchanged(self) -> None:
         """The other columns are those of a timing summary, row by row."""
         made = record()
-        ours = list(csv.DictReader(io.StringIO(peers.summarise(made, {}))))
-        theirs = list(csv.DictReader(io.StringIO(timing.summarise(made, {}))))
+        ours = list(csv.DictReader(io.StringIO(peers.summarise(made, judge_of()))))
+        theirs = list(csv.DictReader(io.StringIO(timing.summarise(made, judge_of()))))
         kept = [{column: row[column] for column in timing.COLUMNS} for row in ours]
         self.assertEqual(kept, theirs)
 

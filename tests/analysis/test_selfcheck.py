@@ -15,7 +15,7 @@ from inference_lab.analysis.verdicts import evaluate
 from inference_lab.config.prediction import load_prediction
 from inference_lab.pages.analysis import pages
 from tests.analysis.selfchecks import PROCESSES, rows, selfcheck_record, selfcheck_view
-from tests.checkout import ROOT
+from tests.checkout import ROOT, judge_of
 from tests.synthetic import Call, Machine, steady, together
 
 
@@ -85,7 +85,7 @@ class Trials(unittest.TestCase):
     def test_each_run_and_path_is_judged_alone(self) -> None:
         """Ratio, claim and least effect are those of the one run's rounds and the one path's cells."""
         record = selfcheck_record(runs=3)
-        found = trials(record, {})
+        found = trials(record, judge_of())
         cells = [(path, T) for path in ("null_1", "plus_10") for T in (96, 128)]
         self.assertEqual(
             [(t.run, t.path, t.value) for t in found], [(r, *c) for r in range(3) for c in cells]
@@ -110,7 +110,7 @@ class Trials(unittest.TestCase):
 
     def test_effects_are_told_by_name(self) -> None:
         """A null has 0 percent put in, plus_10 has 10."""
-        found = {(t.path, t.percent) for t in trials(selfcheck_record(runs=1), {})}
+        found = {(t.path, t.percent) for t in trials(selfcheck_record(runs=1), judge_of())}
         self.assertEqual(found, {("null_1", 0), ("plus_10", 10)})
 
 
@@ -165,7 +165,7 @@ class Summaries(unittest.TestCase):
         record = selfcheck_record(
             lambda call: 1 + (0.2 if call.process < PROCESSES else 0.01) * (call.number % 7) / 7
         )
-        narrow = {t.run for t in trials(record, {}) if t.aa_half_width <= NARROW}
+        narrow = {t.run for t in trials(record, judge_of()) if t.aa_half_width <= NARROW}
         self.assertEqual(narrow, {1, 2, 3})
         self.assertEqual(rows(record)["aa_within_2_percent", "10"]["runs"], "3")
         self.assertEqual(rows(record)["all", "10"]["runs"], "4")
@@ -173,7 +173,7 @@ class Summaries(unittest.TestCase):
     def test_same_record_same_text(self) -> None:
         """The same record gives the same bytes."""
         record = selfcheck_record()
-        self.assertEqual(summarise(record, {}), summarise(record, {}))
+        self.assertEqual(summarise(record, judge_of()), summarise(record, judge_of()))
 
 
 class Pages(unittest.TestCase):

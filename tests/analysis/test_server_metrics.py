@@ -10,6 +10,7 @@ from inference_lab.analysis.server_metrics import by_fresh_server, warmup
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import summary_rows
 from inference_lab.records.record import Record
+from tests.checkout import judge_of
 from tests.loads import record, request, session, step
 
 QUEUE = "request_queue_time_seconds"
@@ -29,7 +30,9 @@ def one_load(**parts: Any) -> Record:
 
 def summed(found: Record) -> dict[str, dict[str, str]]:
     """Rows of the summary by their metric, for a record of one cell."""
-    return {row["metric"]: row for row in summary_rows(summarise(found, {"window": "all"}), "summary.csv")}
+    return {
+        row["metric"]: row for row in summary_rows(summarise(found, judge_of(window="all")), "summary.csv")
+    }
 
 
 class TestServerSide(unittest.TestCase):

@@ -6,6 +6,7 @@ from typing import Any
 from inference_lab.analysis.serving import as_table, summarise
 from inference_lab.analysis.summary_table import SEPARATOR, Row, pick, summary_rows
 from inference_lab.records.record import Calibration, Record
+from tests.checkout import judge_of
 from tests.loads import MS, record, request, session, step
 
 QUIET = {"others_used_cores": {"median": 0.01, "max": 0.1}}
@@ -14,7 +15,7 @@ BUSY = {"others_used_cores": {"median": 0.9, "max": 1.5}}
 
 def rows_of(found: Record, **judge: Any) -> list[dict[str, str]]:
     """The rows of a summary, as they are read again."""
-    return summary_rows(summarise(found, judge), "summary.csv")
+    return summary_rows(summarise(found, judge_of(**judge)), "summary.csv")
 
 
 def row(rows: list[dict[str, str]], metric: str, **cell: str) -> Row:

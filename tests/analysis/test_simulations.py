@@ -10,6 +10,7 @@ from typing import Any
 from inference_lab.analysis.timing import summarise
 from inference_lab.records.record import Record
 from inference_lab.records.samples import Sample
+from tests.checkout import judge_of
 from tests.synthetic import (
     Machine,
     cold,
@@ -26,7 +27,7 @@ from tests.synthetic import (
 
 def table(record: Record, **judge: Any) -> list[dict[str, str]]:
     """The rows of the record's summary."""
-    return list(csv.DictReader(io.StringIO(summarise(record, judge))))
+    return list(csv.DictReader(io.StringIO(summarise(record, judge_of(**judge)))))
 
 
 def same_cost(_: str, cell: Mapping[str, Any]) -> float:
@@ -148,7 +149,9 @@ class Effects(unittest.TestCase):
 
     def test_cold_calls_in_the_warm_up(self) -> None:
         """The first 8 calls 10 times slower fall into 8 warm-ups: the summary is as if they were not."""
-        self.assertEqual(summarise(null(together(cold(8), steady())), {}), summarise(null(steady()), {}))
+        self.assertEqual(
+            summarise(null(together(cold(8), steady())), judge_of()), summarise(null(steady()), judge_of())
+        )
 
     def test_lost_warm_up(self) -> None:
         """The same without warm-ups: every cell is flagged, none claims (asv#677)."""

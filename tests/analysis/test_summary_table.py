@@ -7,6 +7,7 @@ from pathlib import Path
 from inference_lab.analysis.summary_table import bound_column, number, pick, read_summary
 from inference_lab.analysis.timing import summarise
 from inference_lab.errors import ConfigError, RecordError
+from tests.checkout import judge_of
 from tests.synthetic import Call, steady, timing_record, together
 
 
@@ -15,7 +16,7 @@ def replica_is_slow_at_4(call: Call) -> float:
     return 1.3 if call.kind == "replica" and call.value == 4 else 1.0
 
 
-TEXT = summarise(timing_record(machine=together(steady(0.01), replica_is_slow_at_4)), {})
+TEXT = summarise(timing_record(machine=together(steady(0.01), replica_is_slow_at_4)), judge_of())
 
 
 class ReadSummary(unittest.TestCase):

@@ -16,6 +16,7 @@ from typing import Any
 from inference_lab.analysis.timing import summarise
 from inference_lab.records.record import Record
 from inference_lab.records.samples import CELL_COLUMNS
+from tests.checkout import judge_of
 from tests.synthetic import Call, first_pays, heavy_tail, steady, timing_record, together
 
 CONTRACT = (
@@ -29,7 +30,7 @@ CONTRACT = (
 
 def table(record: Record, **judge: Any) -> list[dict[str, str]]:
     """The rows of the record's summary."""
-    return list(csv.DictReader(io.StringIO(summarise(record, judge))))
+    return list(csv.DictReader(io.StringIO(summarise(record, judge_of(**judge)))))
 
 
 def changed(record: Record, **fields: Any) -> Record:
@@ -50,7 +51,7 @@ class Numbers(unittest.TestCase):
 
     def test_columns_and_order(self) -> None:
         """The columns of the contract, one row a cell, in the order of paths and varied values."""
-        text = summarise(timing_record(rounds=3), {})
+        text = summarise(timing_record(rounds=3), judge_of())
         self.assertEqual(text.splitlines()[0], CONTRACT)
         rows = list(csv.DictReader(io.StringIO(text)))
         cells = [(row["path"], row["batch_size"]) for row in rows]
@@ -138,10 +139,11 @@ class Numbers(unittest.TestCase):
         from numpy._core._multiarray_umath import __cpu_dispatch__
 
         program = (
-            "from tests.synthetic import *; from inference_lab.analysis.timing import summarise;"
+            "from tests.synthetic import *; from tests.checkout import judge_of;"
+            "from inference_lab.analysis.timing import summarise;"
             "import hashlib;"
             "record = timing_record(machine=together(steady(0.03), heavy_tail()));"
-            "print(hashlib.sha256(summarise(record, {}).encode()).hexdigest())"
+            "print(hashlib.sha256(summarise(record, judge_of()).encode()).hexdigest())"
         )
         plain = {"NPY_DISABLE_CPU_FEATURES": " ".join(__cpu_dispatch__), "OPENBLAS_CORETYPE": "Nehalem"}
         other = subprocess.run(
@@ -151,7 +153,7 @@ class Numbers(unittest.TestCase):
             text=True,
             check=True,
         )
-        here = summarise(timing_record(machine=together(steady(0.03), heavy_tail())), {})
+        here = summarise(timing_record(machine=together(steady(0.03), heavy_tail())), judge_of())
         self.assertEqual(other.stdout.strip(), hashlib.sha256(here.encode()).hexdigest())
 
 

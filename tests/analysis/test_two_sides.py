@@ -11,7 +11,7 @@ from inference_lab.analysis.two_sides import CLOCK_NS
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 from inference_lab.stream_load.requests import RequestRecord
-from tests.checkout import ROOT
+from tests.checkout import ROOT, judge_of
 from tests.loads import MS, record, request, session, step, truth
 
 S = 1000.0
@@ -20,7 +20,7 @@ Rows = Sequence[Mapping[str, str]]
 
 def rows_of(found: Record, **judge: Any) -> list[dict[str, str]]:
     """The summary of a whole load."""
-    return summary_rows(summarise(found, {"window": "all", **judge}), "summary.csv")
+    return summary_rows(summarise(found, judge_of(**{"window": "all", **judge})), "summary.csv")
 
 
 def row(rows: Rows, metric: str, **cell: str) -> Row:

@@ -12,6 +12,7 @@ from inference_lab.analysis.verdicts import COLUMNS, evaluate, verdicts_csv
 from inference_lab.config.prediction import read_prediction
 from inference_lab.errors import ConfigError
 from tests.analysis.views import table_view, view_of
+from tests.checkout import judge_of
 from tests.synthetic import first_pays, steady, timing_record, together, two_states
 
 TIMES = {"slow": (4.0, 6.0, 10.0, 19.0), "fast": (2.0, 2.4, 3.2, 5.0)}  # ms at B = 1, 2, 4, 8
@@ -201,7 +202,7 @@ class Verdicts(unittest.TestCase):
 
     def test_knee_not_reached(self) -> None:
         """Still growing at 8: a knee beyond is `Not reached`, one within is refuted, none is supported."""
-        growing = replace(VIEW, judge={"knee_factor": 1.1})
+        growing = replace(VIEW, judge=judge_of(knee_factor=1.1))
         self.assert_verdicts(
             growing,
             ("Not reached", {"kind": "knee", "path": "fast", "within": [4, 16]}),
@@ -211,7 +212,7 @@ class Verdicts(unittest.TestCase):
 
     def test_knee_that_cannot_be_told(self) -> None:
         """A gain of 1.28 against a factor of 1.28 says nothing, whatever was predicted."""
-        unsure = replace(VIEW, judge={"knee_factor": 1.28})
+        unsure = replace(VIEW, judge=judge_of(knee_factor=1.28))
         self.assert_verdicts(
             unsure,
             ("Inconclusive", {"kind": "knee", "path": "fast", "within": [2, 4]}),
@@ -311,7 +312,7 @@ class Doubtful(unittest.TestCase):
         with self.assertRaisesRegex(ConfigError, "axis of numbers; model is varied"):
             judged(words_view, kind="slope", of="x", within=[0, 1])
         with self.assertRaisesRegex(ConfigError, "knee_factor"):
-            judged(replace(VIEW, judge={}), kind="knee", path="fast", within=[1, 2])
+            judged(replace(VIEW, judge=judge_of()), kind="knee", path="fast", within=[1, 2])
 
 
 class Tables(unittest.TestCase):

@@ -6,6 +6,7 @@ from typing import Any
 from inference_lab.analysis.summary_table import SummaryRow, View, summary_rows
 from inference_lab.analysis.timing import summarise
 from inference_lab.records.record import Record
+from tests.checkout import judge_of
 
 SOURCE = {
     "experiment": "m1",
@@ -16,7 +17,12 @@ SOURCE = {
 
 def view_of(record: Record, **judge: Any) -> View:
     """The record with its summary."""
-    return View(record, summary_rows(summarise(record, judge), "summary.csv"), judge, SOURCE)
+    return View(
+        record,
+        summary_rows(summarise(record, judge_of(**judge)), "summary.csv"),
+        judge_of(**judge),
+        SOURCE,
+    )
 
 
 def table_view(rows: Sequence[Mapping[str, str]], vary: Mapping[str, Sequence[Any]], **judge: Any) -> View:
@@ -32,4 +38,4 @@ def table_view(rows: Sequence[Mapping[str, str]], vary: Mapping[str, Sequence[An
         "finished_at": "2026-11-02T10:00:01+00:00",
         "validity": {"valid": True, "reasons": []},
     }
-    return View(Record("m1", manifest, (), ()), list(map(SummaryRow, rows)), judge, SOURCE)
+    return View(Record("m1", manifest, (), ()), list(map(SummaryRow, rows)), judge_of(**judge), SOURCE)

@@ -17,6 +17,7 @@ from unittest import mock
 from inference_lab.analysis.summary_table import View
 from inference_lab.commands import run_stage
 from inference_lab.commands.run_tests import TestsFailed
+from inference_lab.config.judge import Judge
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import installed, receipts, stages, store
 from inference_lab.records.digests import Sources
@@ -338,7 +339,7 @@ class DeriveTest(unittest.TestCase):
         checkout.replace_record(STEP)
         self.seen: list[Any] = []
 
-        def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+        def summarise(record: Record, judge: Judge) -> str:
             self.seen.append((record, judge))
             return "path,n\ndynamic,4\n"
 
@@ -355,7 +356,7 @@ class DeriveTest(unittest.TestCase):
         self.assertEqual(run_stage.derive(step), "results/m1/summary.csv: made")
         self.assertEqual(run_stage.derive(step), "results/m1/summary.csv: holds already")
         ((record, judge),) = self.seen
-        self.assertEqual((record.samples, judge), (SAMPLES, JUDGE))
+        self.assertEqual((record.samples, judge.given()), (SAMPLES, JUDGE))
         self.assertEqual(Path("results/m1/summary.csv").read_text(), "path,n\ndynamic,4\n")
 
     def test_other_code_derives_nothing(self) -> None:

@@ -19,7 +19,7 @@ from inference_lab.experiments import client_gate
 from inference_lab.experiments.serving_run import Recording
 from inference_lab.records.record import Record
 from inference_lab.stream_load.requests import read_requests
-from tests.checkout import ROOT
+from tests.checkout import ROOT, judge_of
 
 FIXED = {"requests": 16, "input_tokens": 8, "output_tokens": 4, "ttft_ms": 4, "itl_ms": 2, "seed": 42}
 SECTION: dict[str, Any] = {"fixed": FIXED, "quiet_cores": 0.2, "quiet_wait_s": 0}
@@ -43,7 +43,9 @@ def verdicts(sides: Recording) -> dict[str, str]:
     rows = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
     manifest = {"conditions": {"vary": {"setup": list(client_gate.SETUPS)}}, "environment": {}, **found.facts}
     record = Record("p2", manifest, (), (), rows, requests)
-    view = View(record, summary_rows(summarise(record, {"window": "all"}), "summary.csv"), {}, {})
+    view = View(
+        record, summary_rows(summarise(record, judge_of(window="all")), "summary.csv"), judge_of(), {}
+    )
     prediction = load_prediction(ROOT / "predictions/p2.yaml")
     claims = [claim for claim in prediction.claims if claim.id.startswith("sim-")]
     judged = evaluate(prediction.having("claims", claims), view, prediction_changed=False)

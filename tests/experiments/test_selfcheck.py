@@ -17,6 +17,7 @@ from inference_lab.records.record import Measurement, Record
 from inference_lab.records.samples import read_samples
 from inference_lab.timing import machine
 from tests import checkout
+from tests.checkout import judge_of
 
 PATHS = ["preallocated", "null_1", "plus_5", "plus_10"]
 SECTION: dict[str, Any] = {
@@ -168,7 +169,7 @@ class MeasureTest(unittest.TestCase):
         )
         manifest = {"conditions": SECTION, **found.facts, "environment": found.environment}
         record = Record("selfcheck", manifest, samples, controls)
-        self.assertEqual(len(trials(record, {})), 2 * 2 * 3)
+        self.assertEqual(len(trials(record, judge_of())), 2 * 2 * 3)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from inference_lab.experiments.capacity import rows
 from inference_lab.figures.capacity import draw
 from inference_lab.records.record import Record
 from inference_lab.records.svg import read_metadata
+from tests.checkout import judge_of
 
 SECTION = {
     "vary": {"dtype": ["float32", "float16", "bfloat16"]},
@@ -24,7 +25,7 @@ SOURCE = {
 
 def drawn(summary: list[dict[str, str]]) -> str:
     """The figure of these rows."""
-    return draw(View(Record("m2_capacity", {}, [], [], summary), summary, {}, SOURCE))
+    return draw(View(Record("m2_capacity", {}, [], [], summary), summary, judge_of(), SOURCE))
 
 
 def places(svg: str, gid: str) -> list[float]:

@@ -24,7 +24,7 @@ from inference_lab.figures.sheet import timed_call
 from inference_lab.figures.style import matplotlib
 from inference_lab.records.svg import read_metadata
 from tests.analysis.views import view_of as analysis_view_of
-from tests.checkout import ROOT
+from tests.checkout import ROOT, judge_of
 from tests.figures.views import SOURCE, view_of
 from tests.synthetic import steady, timing_record
 
@@ -152,10 +152,10 @@ class SampleTests(TestCase):
         """The columns that figures read are the columns that `summarise` writes, with A/A and without."""
         for replica, figures in ((True, FIGURES), (False, {"ratios": ratios.draw})):
             record = timing_record(processes=2, rounds=4, replica=replica, vary={"batch_size": (1, 2)})
-            rows = list(csv.DictReader(io.StringIO(summarise(record, {}))))
+            rows = list(csv.DictReader(io.StringIO(summarise(record, judge_of()))))
             for name, draw in figures.items():
                 with self.subTest(replica=replica, figure=name):
-                    drawn = Drawn(draw(View(record, rows, {}, SOURCE)))
+                    drawn = Drawn(draw(View(record, rows, judge_of(), SOURCE)))
                     self.assertEqual(len(drawn.names("samples-")), 2 if name == "ratios" else 4)
 
 

@@ -7,6 +7,7 @@ from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.roofline import draw
 from tests.analysis.test_peers import PATHS, record
+from tests.checkout import judge_of
 from tests.figures.views import SOURCE, view_of
 
 SHARES = {"numpy": ("0.5", "0.9"), "torch": ("0.25", "0.45")}  # of the limit, batch 1 and 4
@@ -20,7 +21,7 @@ def drawn(paths: tuple[str, ...] = PATHS, flags: dict[tuple[str, int], str] | No
         shares = SHARES.get(row["path"], ("", ""))
         share = shares[row["batch_size"] == "4"]
         rows.append({**row, **dict.fromkeys(("of_limit", "of_limit_lo", "of_limit_hi"), share)})
-    return draw(View(view.record, rows, {}, SOURCE))
+    return draw(View(view.record, rows, judge_of(), SOURCE))
 
 
 def place(svg: str, gid: str) -> tuple[float, float]:

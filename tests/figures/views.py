@@ -12,6 +12,7 @@ from typing import Any
 from inference_lab.analysis.summary_table import View
 from inference_lab.records.record import Record
 from inference_lab.records.samples import CELL_COLUMNS, Sample
+from tests.checkout import judge_of
 
 SOURCE = {
     "experiment": "m1",
@@ -22,7 +23,12 @@ SOURCE = {
 
 def view_of(record: Record, *, flags: Mapping[tuple[str, int], str] | None = None, **judge: Any) -> View:
     """A view of the record with the summary rows the contract lists; `flags` by (path, varied value)."""
-    return View(record, summary_of(record, flags or {}), judge, SOURCE | {"experiment": record.experiment})
+    return View(
+        record,
+        summary_of(record, flags or {}),
+        judge_of(**judge),
+        SOURCE | {"experiment": record.experiment},
+    )
 
 
 def summary_of(record: Record, flags: Mapping[tuple[str, int], str]) -> list[dict[str, str]]:

@@ -7,6 +7,7 @@ from inference_lab.experiments.observations import rows
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
 from inference_lab.pages.observations import draw
 from inference_lab.records.record import Record
+from tests.checkout import judge_of
 
 NAMES = [look.__name__ for look in OBSERVATIONS]
 SOURCE = {
@@ -22,7 +23,7 @@ class PageTest(unittest.TestCase):
     def page(self, **changed: str) -> str:
         """The page; `changed` are columns of the observation reshape_swapped."""
         made = [{**row, **changed} if row["observation"] == "reshape_swapped" else row for row in rows(NAMES)]
-        return draw(View(Record("p0", {}, [], [], made), made, {}, SOURCE))
+        return draw(View(Record("p0", {}, [], [], made), made, judge_of(), SOURCE))
 
     def test_every_observation_has_its_line(self) -> None:
         """One line of the table each, with yes, no and a dash for what is not defined."""

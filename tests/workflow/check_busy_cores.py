@@ -22,6 +22,7 @@ from inference_lab.records.record import Measurement, Record
 from inference_lab.records.samples import read_samples
 from inference_lab.timing.machine import THREAD_VARIABLES, machine
 from tests import checkout
+from tests.checkout import judge_of
 
 TIMES = int(os.environ.get("INFERENCE_LAB_TIMES", "3"))
 SECTION: dict[str, Any] = {
@@ -65,7 +66,7 @@ class BusyCoresTest(unittest.TestCase):
         samples, controls = (read_samples(self.root / n, controls=n[0] == "c") for n in measured.files)
         environment = {**machine([]), **measured.environment}
         manifest = {"conditions": section, **measured.facts, "environment": environment}
-        text = summarise(Record("case", manifest, samples, controls), {})
+        text = summarise(Record("case", manifest, samples, controls), judge_of())
         rows = csv.DictReader(io.StringIO(text))
         return {(row["path"], row["blas_threads"]): set(row["flags"].split()) for row in rows}
 

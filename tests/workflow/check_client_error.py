@@ -10,6 +10,7 @@ from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.errors import RecordError
 from inference_lab.figures.client_error import draw
 from inference_lab.records.record import Record
+from tests.checkout import judge_of
 from tests.loads import record, request, session, truth
 
 SOURCE = {"experiment": "c", "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64}, "command": "rebuild it"}
@@ -27,7 +28,9 @@ def calibrated(**judge: Any) -> View:
             cell = {"path": path, "streams": streams}
             sessions.append(session(name, cell=cell, client_cpu_ns=60_000))
     found: Record = record(requests, *sessions, truth=written)
-    return View(found, summary_rows(summarise(found, judge), "summary.csv"), judge, SOURCE)
+    return View(
+        found, summary_rows(summarise(found, judge_of(**judge)), "summary.csv"), judge_of(**judge), SOURCE
+    )
 
 
 def heights(svg: str, metric: str) -> dict[str, float]:
@@ -64,6 +67,6 @@ class TestClientError(unittest.TestCase):
     def test_only_a_calibration_can_be_drawn(self) -> None:
         """A summary over anything else is refused."""
         found = record([request(0)])
-        view = View(found, summary_rows(summarise(found, {}), "summary.csv"), {}, SOURCE)
+        view = View(found, summary_rows(summarise(found, judge_of()), "summary.csv"), judge_of(), SOURCE)
         with self.assertRaisesRegex(RecordError, "no columns path and streams"):
             draw(view)

@@ -233,9 +233,7 @@ def indices(page: nodes.Template) -> list[nodes.Node]:
 def rendered(root: Path, experiment: str) -> str:
     """An experiment's article as its template and its record give it now."""
     with contextlib.chdir(root):
-        view = run_stage.read_view(
-            experiment, load_config().given()["experiments"][experiment]["judge"], "analysis.md"
-        )
+        view = run_stage.read_view(experiment, load_config().experiments[experiment].judge, "analysis.md")
         template = Path(f"docs/experiments/{experiment}.md.j2")
         return pages(view, Path(prediction_file(experiment)), template)[2]
 

@@ -11,6 +11,7 @@ from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.figures.timeline import MOST_TICKS, draw
 from inference_lab.records.record import Record
 from inference_lab.records.svg import read_metadata
+from tests.checkout import judge_of
 from tests.loads import MS, record, request, session
 
 SOURCE = {
@@ -23,7 +24,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def drawn(found: Record, **judge: Any) -> str:
     """The figure of a record."""
-    return draw(View(found, summary_rows(summarise(found, judge), "summary.csv"), judge, SOURCE))
+    return draw(
+        View(
+            found, summary_rows(summarise(found, judge_of(**judge)), "summary.csv"), judge_of(**judge), SOURCE
+        )
+    )
 
 
 def group(svg: str, gid: str) -> ElementTree.Element | None:

@@ -25,6 +25,7 @@ from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.servers.process import Server
 from inference_lab.stream_load.session import LoadOptions, load
 from inference_lab.stream_load.workload import Length, Workload
+from tests.checkout import judge_of
 
 SECTION: dict[str, Any] = {
     "vary": {"concurrency": [2]},
@@ -50,7 +51,7 @@ def summary_of(found: Measurement, conditions: Mapping[str, Any]) -> list[dict[s
     server = [json.loads(line) for line in found.files["server.jsonl"].splitlines()]
     manifest = {"conditions": conditions, "environment": {}, **found.facts}
     record = Record("s", manifest, (), (), rows, requests, (), server)
-    return summary_rows(summarise(record, {"window": "all"}), "summary.csv")
+    return summary_rows(summarise(record, judge_of(window="all")), "summary.csv")
 
 
 class DisturbedTest(unittest.TestCase):

@@ -22,6 +22,7 @@ from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.analysis.verdicts import evaluate, verdicts_csv
 from inference_lab.commands import run_stage
 from inference_lab.config.experiments import load_config
+from inference_lab.config.judge import read_judge
 from inference_lab.config.prediction import load_prediction
 from inference_lab.config.yaml_file import read_yaml
 from inference_lab.experiments import sweep
@@ -75,6 +76,7 @@ def view(name: str, section: Mapping[str, Any]) -> View:
     """What its figures are drawn from, its summary put beside the record."""
     record = store.load_record(Path("results", name, "manifest.json"))
     judge = {key: value for key, value in section["judge"].items() if key != "calibration"}
+    judge = read_judge(judge, name)
     summary = summarise(record, judge)
     Path("results", name, "summary.csv").write_text(summary)
     return View(record, summary_rows(summary, "summary.csv"), judge, SOURCE)

@@ -6,13 +6,13 @@ Serves the kinds `observation` and `capacity`, whose every number is exact.
 import csv
 import io
 from collections.abc import Mapping
-from typing import Any
 
+from inference_lab.config.judge import Judge
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 
 
-def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+def summarise(record: Record, judge: Judge) -> str:
     """The text of summary.csv. Raises RecordError when the record has no rows or one that stands twice."""
     if not record.rows:
         raise RecordError(f"{record.experiment}: the record has no row; measure it again")

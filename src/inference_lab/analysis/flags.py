@@ -14,6 +14,7 @@ from inference_lab.analysis.claim_rule import ClaimRule, claims, doubts
 from inference_lab.analysis.rounds import Rounds
 from inference_lab.analysis.statistics import Comparison, Times, compare, estimate, excludes_one
 from inference_lab.analysis.surroundings import environment_of
+from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record
 from inference_lab.records.samples import Sample
 
@@ -44,9 +45,9 @@ class Judgement:
     flags: Mapping[tuple[str, int], list[Flag]]
 
 
-def judge_rounds(record: Record, rounds: Rounds, judge: Mapping[str, Any]) -> Judgement:
+def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
     """The comparisons of every cell to the baseline, and what is wrong with each cell."""
-    bounds = {**BOUNDS, **judge}
+    bounds = {**BOUNDS, **judge.given()}
     rule = ClaimRule(rounds)
     same, smallest = rule.same, rule.smallest_effect
     pairs = {

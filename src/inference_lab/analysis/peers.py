@@ -7,14 +7,14 @@ call, and reads what it multiplies. Does not know how they were made.
 
 import csv
 import io
-from collections.abc import Container, Mapping
-from typing import Any
+from collections.abc import Container
 
 import numpy as np
 
 from inference_lab.analysis import timing
 from inference_lab.analysis.rounds import rounds_of
 from inference_lab.analysis.statistics import compare
+from inference_lab.config.judge import Judge
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 
@@ -28,7 +28,7 @@ def check_limits(record: Record, paths: Container[str], what: str) -> None:
         raise RecordError(f"{record.experiment}: no path {missing[0]}; {what} needs all limits")
 
 
-def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+def summarise(record: Record, judge: Judge) -> str:
     """The text of summary.csv: timing's columns, then limit / time, the median over rounds with its interval.
 
     1 is as fast as the limit allows; empty for the limits themselves. Raises RecordError as timing

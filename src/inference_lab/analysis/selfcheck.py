@@ -7,7 +7,7 @@ baseline, by the same functions that judge every record.
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from scipy.special import betaincinv, stdtrit
 from inference_lab.analysis.flags import Flag, judge_rounds
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import ALPHA, Comparison, Estimate, estimate, excludes_one
+from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record
 
 OF_A_RECORD = frozenset({"invalid", "oracle", "threads", "busy"})  # with one of these a run is left out
@@ -45,7 +46,7 @@ class Trial:
     aa_half_width: float  # the widest of the run; inf where n bounds none
 
 
-def trials(record: Record, judge: Mapping[str, Any]) -> list[Trial]:
+def trials(record: Record, judge: Judge) -> list[Trial]:
     """Every comparison of every run. Raises RecordError when the rows are not what the manifest declares."""
     whole, conditions = rounds_of(record), record.manifest["conditions"]
     found: list[Trial] = []
@@ -95,7 +96,7 @@ def _part(whole: Rounds, processes: slice, path: str) -> Rounds:
     )
 
 
-def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+def summarise(record: Record, judge: Judge) -> str:
     """The text of summary.csv: a row for each size of effect, over all runs and over those with narrow A/A.
 
     A run that is invalid as a whole is left out and counted; where none is left, the row has its flags.

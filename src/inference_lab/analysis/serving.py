@@ -24,6 +24,7 @@ from inference_lab.analysis.server_metrics import OF_CACHE, OF_FRESH, OF_SERVER,
 from inference_lab.analysis.statistics import Estimate, estimate
 from inference_lab.analysis.summary_table import CODES, SEPARATOR
 from inference_lab.analysis.two_sides import Doubt, doubts, is_timed, stamps_of
+from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record, aligned, csv_text
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
@@ -35,7 +36,7 @@ COLUMNS = (
 Row = dict[str, str]
 
 
-def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+def summarise(record: Record, judge: Judge) -> str:
     """The text of summary.csv: a cell's own columns, then COLUMNS; a metric undefined in a cell has no row.
 
     Of a time, quantiles over all its values with order-statistic intervals; of a number of runs, `median`
@@ -45,7 +46,7 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     vary: Mapping[str, Any] = record.manifest["conditions"].get("vary", {})
     of_all = [
         Doubt(flag, is_timed if flag.code == "busy" else lambda _: True)
-        for flag in of_record(record, {"max_others_cpu": math.inf, **judge})
+        for flag in of_record(record, {"max_others_cpu": math.inf, **judge.given()})
     ]
     rows: list[Row] = []
     for cell in cells:
@@ -61,19 +62,19 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     return csv_text([*dict.fromkeys(key for cell in cells for key in cell.conditions), *COLUMNS], rows)
 
 
-def calibrated(record: Record, judge: Mapping[str, Any]) -> list[Row]:
+def calibrated(record: Record, judge: Judge) -> list[Row]:
     """The rows of a record of one cell with the error of the client's own times, from its calibration."""
     rows = [row for cell in _cells(record, judge) for row in _calibrated(record, cell)]
     return [{**dict.fromkeys(COLUMNS, ""), **row} for row in rows]
 
 
-def _cells(record: Record, judge: Mapping[str, Any]) -> list[Cell]:
-    return cells_of(record, steady=judge.get("window", "steady") == "steady")
+def _cells(record: Record, judge: Judge) -> list[Cell]:
+    return cells_of(record, steady=judge.window == "steady")
 
 
-def _rows(cell: Cell, record: Record, judge: Mapping[str, Any]) -> Iterator[Row]:
+def _rows(cell: Cell, record: Record, judge: Judge) -> Iterator[Row]:
     times = (*TIMES, *AGAINST_TRUTH, *STEPS)
-    numbers = (*OF_RUN, goodput(judge.get("slo") or {}), *OF_SERVER, *OF_CACHE, *OF_FRESH, *OF_CELL)
+    numbers = (*OF_RUN, goodput(judge.slo), *OF_SERVER, *OF_CACHE, *OF_FRESH, *OF_CELL)
     for metric in (*times, *numbers):
         if values := metric.values(cell):
             notes = [run.note for run in cell.runs if run.note] if metric.name == "measured" else []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inference_lab.config.judge import Judge
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.files import read_text
 from inference_lab.records.record import Record
@@ -73,7 +74,7 @@ class View:
 
     record: Record
     summary: Sequence[SummaryRow]
-    judge: Mapping[str, Any]
+    judge: Judge
     source: Mapping[str, Any]
 
 

@@ -5,13 +5,12 @@ Answers: what does this record amount to? Does not know what was predicted.
 
 import csv
 import io
-from collections.abc import Mapping
-from typing import Any
 
 from inference_lab.analysis.flags import Judgement, judge_rounds
 from inference_lab.analysis.rounds import METRICS, Rounds, rounds_of
 from inference_lab.analysis.statistics import estimate
 from inference_lab.analysis.summary_table import CODES, SEPARATOR
+from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record
 from inference_lab.records.samples import CELL_COLUMNS
 
@@ -37,7 +36,7 @@ COLUMNS = (
 Number = float | int | None
 
 
-def summarise(record: Record, judge: Mapping[str, Any]) -> str:
+def summarise(record: Record, judge: Judge) -> str:
     """The text of summary.csv, one row a cell in the order of `paths` and varied values.
 
     An interval bound that n cannot support is empty. `ratio_claimed` is yes or no by

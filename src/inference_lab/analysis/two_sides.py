@@ -27,6 +27,7 @@ from inference_lab.analysis.metrics import (
 )
 from inference_lab.analysis.server_metrics import growth
 from inference_lab.analysis.statistics import Times, estimate
+from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record
 
 Concerns = Callable[[Mapping[str, str]], bool]
@@ -74,14 +75,14 @@ def _of_pace(row: Mapping[str, str]) -> bool:
     return row["metric"] in _OF_SERVER_PACE or row["unit"] == "1/s"
 
 
-def doubts(cell: Cell, beside: Sequence[Run], record: Record, judge: Mapping[str, Any]) -> Iterator[Doubt]:
+def doubts(cell: Cell, beside: Sequence[Run], record: Record, judge: Judge) -> Iterator[Doubt]:
     """Everything doubtful about the runs of a cell.
 
     `beside` are the runs of this cell and of those that differ from it in what was varied alone.
     """
     conditions: Mapping[str, Any] = record.manifest["conditions"]
     steps = [step for run in cell.runs for step in run.steps] or cell.steps
-    yield from _late_client(cell, judge.get("max_client_lag_ms", math.inf))
+    yield from _late_client(cell, judge.max_client_lag_ms or math.inf)
     yield from _coalesced(cell)
     yield from _stands_out(cell, beside)
     yield from _late_server(steps, {**conditions.get("server", {}), **conditions.get("fixed", {})})

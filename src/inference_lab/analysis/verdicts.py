@@ -173,7 +173,7 @@ def _slope(claim: Claim, evidence: Evidence) -> Finding:
 
 
 def _knee(claim: Claim, evidence: Evidence) -> Finding:
-    factor = evidence.view.judge.get("knee_factor")
+    factor = evidence.view.judge.knee_factor
     if factor is None:
         raise ConfigError(f"{evidence.place}: claim {claim['id']} needs knee_factor under judge; declare it")
     knee = measured_knee(evidence, claim.get("of", "positions_per_s"), _rest(claim), factor)

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 from inference_lab.commands import run_stage, terminal
+from inference_lab.config.judge import read_judge
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.records import receipts, stages, store
 from inference_lab.records.files import read_text, sha256_file, write_json
@@ -149,8 +150,8 @@ def _summarised(folder: Path) -> tuple[str, Record]:
     step = walk(folder).step("summary", _name(folder))
     made, rows = run_stage.derive(step), read_summary(Path(step.makes[0]))
     known = Path(stages.folder(CALIBRATION), "summary.csv").is_file()
-    record = run_stage.read_record(_name(folder), {"calibration": CALIBRATION} if known else {})
-    table = as_table([*rows, *calibrated(record, JUDGE)])
+    record = run_stage.read_record(_name(folder), CALIBRATION if known else "")
+    table = as_table([*rows, *calibrated(record, read_judge(JUDGE, "a load"))])
     if known:
         return f"{table}\n{made}", record
     words = f"{stages.folder(CALIBRATION)} holds no record, so what these times are worth is not known"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.analysis.summary_table import View
+from inference_lab.config.judge import Judge, read_judge
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import history, installed, locks, receipts, stages, store
 from inference_lab.records.digests import SOURCE_ROOT, Sources
@@ -202,14 +203,14 @@ def _history() -> dict[str, Any]:
         return {"git": None, "git_reason": str(error)}
 
 
-def read_view(experiment: str, judge: Mapping[str, Any], figure: str) -> View:
+def read_view(experiment: str, judge: Judge, figure: str) -> View:
     """What one figure or page of a recorded experiment is drawn from."""
     at = Path(stages.folder(experiment))
     record = store.load_record(at / "manifest.json")
     return view_of(record, read_text(at / "summary.csv", "rebuild it from raw"), judge, figure)
 
 
-def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str) -> View:
+def view_of(record: Record, summary: str, judge: Judge, figure: str) -> View:
     """A view from a record in memory and the text of its summary."""
     from hashlib import sha256
 
@@ -228,16 +229,16 @@ def view_of(record: Record, summary: str, judge: Mapping[str, Any], figure: str)
     return View(record, summary_rows(summary, f"{at}/summary.csv"), judge, source)
 
 
-def read_record(experiment: str, judge: Mapping[str, Any]) -> Record:
-    """The record of an experiment, with the calibration that its judge leans on."""
+def read_record(experiment: str, calibration: str) -> Record:
+    """The record of an experiment, with the calibration that its summary relies on."""
     record = store.load_record(Path(stages.folder(experiment), "manifest.json"))
-    if (name := judge.get("calibration")) is None:
+    if not calibration:
         return record
     from inference_lab.analysis.summary_table import read_summary
 
-    at = Path(stages.folder(name))
+    at = Path(stages.folder(calibration))
     manifest = receipts.read_receipt(at / "manifest.json")
-    words = f"{name} of {manifest['started_at'][:16]}, manifest {manifest['digest'][:8]}"
+    words = f"{calibration} of {manifest['started_at'][:16]}, manifest {manifest['digest'][:8]}"
     return replace(record, calibration=Calibration(words, read_summary(at / "summary.csv")))
 
 
@@ -258,18 +259,19 @@ def texts(step: Step) -> dict[str, str]:
 
 
 def _texts(step: Step) -> dict[str, str]:
+    if step.stage == "report":
+        return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
+    judge = read_judge(step.section, f"{step.name}: its judge: part")
     if step.stage == "summary":
-        record = read_record(step.experiment, step.section)
-        return {step.makes[0]: stage_module(step.modules[0]).summarise(record, step.section)}
+        record = read_record(step.experiment, judge.calibration)
+        return {step.makes[0]: stage_module(step.modules[0]).summarise(record, judge)}
     if step.stage == "figure":
-        view = read_view(step.experiment, step.section, step.command[2])
+        view = read_view(step.experiment, judge, step.command[2])
         return {step.makes[0]: stage_module(step.modules[0]).draw(view)}
-    if step.stage == "analysis":
-        view = read_view(step.experiment, step.section, "analysis.md")
-        files = [Path(path) for path in step.reads if path.startswith(("predictions/", "docs/"))]
-        made = stage_module("pages.analysis").pages(view, *files)
-        return dict(zip(step.makes, made, strict=True))
-    return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
+    view = read_view(step.experiment, judge, "analysis.md")
+    files = [Path(path) for path in step.reads if path.startswith(("predictions/", "docs/"))]
+    made = stage_module("pages.analysis").pages(view, *files)
+    return dict(zip(step.makes, made, strict=True))
 
 
 def derive(step: Step) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.commands import run_stage, terminal
+from inference_lab.config.judge import read_judge
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records import stages, store
 from inference_lab.records.files import sha256_file, write_file
@@ -93,10 +94,11 @@ def summary(words: Sequence[str] | None) -> int:
 def _summary(args: argparse.Namespace) -> str:
     record = _record(args.input)
     _check(args, record)
-    table = run_stage.stage_module("analysis.timing").summarise(record, JUDGE)
+    judge = read_judge(JUDGE, "the standalone commands")
+    table = run_stage.stage_module("analysis.timing").summarise(record, judge)
     files = {"summary.csv": table}
-    for name, module in JUDGE["figures"].items():
-        view = run_stage.view_of(record, table, JUDGE, name)
+    for name, module in judge.figures.items():
+        view = run_stage.view_of(record, table, judge, name)
         files[name] = run_stage.stage_module(module).draw(view)
     for name, text in files.items():
         write_file(args.output_dir / name, text)

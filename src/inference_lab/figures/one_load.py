@@ -9,7 +9,7 @@ from inference_lab.figures import timeline
 
 def draw(view: View) -> str:
     """SVG of that load alone. Raises ConfigError when the record has no load of that value."""
-    record, shown = view.record, {name: str(value) for name, value in view.judge.get("shown", {}).items()}
+    record, shown = view.record, {name: str(value) for name, value in view.judge.shown.items()}
     for session in record.manifest["sessions"]:
         if shown and {name: str(value) for name, value in session["cell"].items()} == shown:
             name = session["name"]

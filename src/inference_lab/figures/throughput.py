@@ -29,7 +29,7 @@ def draw(view: View) -> str:
     """
     shown, axis = cells(view), varied_axis(view)
     multiplies = axis in ("batch_size", "blas_threads")
-    knee_factor = view.judge.get("knee_factor")
+    knee_factor = view.judge.knee_factor
     grows = f"growth in proportion to {axis}" if multiplies else "no change"
     read = f"{READ_SAMPLES} Filled: at P50. {READ_INTERVAL} Thin line: {grows} from the smallest value."
     if knee_factor:

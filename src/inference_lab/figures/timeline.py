@@ -31,7 +31,7 @@ Segment = tuple[float, float, float]  # from, to, height
 @styled()
 def draw(view: View) -> str:
     """SVG: a pair of panels for each cell, one column a value of what the cells differ in first."""
-    steady = view.judge.get("window", "steady") == "steady"
+    steady = view.judge.window == "steady"
     cells: dict[Cell, list[Run]] = {}
     for run in runs_of(view.record, steady=steady):
         cells.setdefault(tuple(run.cell.values()), []).append(run)

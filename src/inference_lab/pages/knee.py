@@ -32,7 +32,7 @@ def draw(view: View) -> str:
 
     Raises ConfigError when the experiment does not vary batch_size or declares no knee_factor.
     """
-    evidence, factor = Evidence(view), view.judge.get("knee_factor")
+    evidence, factor = Evidence(view), view.judge.knee_factor
     if evidence.axis != "batch_size" or factor is None:
         raise ConfigError(
             f"{view.record.experiment}: a knee page needs vary: batch_size and judge.knee_factor;"
