@@ -16,6 +16,7 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.config.judge import Judge, read_judge
+from inference_lab.config.sections import read_measure
 from inference_lab.records import installed, store
 from inference_lab.records.digests import Sources
 from inference_lab.records.receipts import SCHEMA, Receipts
@@ -95,6 +96,14 @@ CONFIG: dict[str, Any] = {"experiments": {"m1": {"refresh": "auto", "measure": M
 def judge_of(**keys: Any) -> Judge:
     """A judge that draws nothing, with these keys."""
     return read_judge({"by": "timing", "figures": {}, **keys}, "judge")
+
+
+def section(**changes: Any) -> Any:
+    """The conditions of the made-up experiment as a measurement takes them, with other values."""
+    conditions = {**MEASURE, **changes}
+    if "blas_threads" in conditions["vary"]:
+        del conditions["blas_threads"]
+    return read_measure(conditions, "a test")
 
 
 def enter(test: unittest.TestCase) -> Path:

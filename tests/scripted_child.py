@@ -1,7 +1,7 @@
-"""A measuring process that says and does what the section it is given has written down for it.
+"""A measuring process that says and does what the script it is given has written down for it.
 
-`section["script"][process]` lists what happens: a mapping is said as a line of JSON, a text is printed as
-it is, a number is the signal that ends it. It imports nothing that takes time.
+`script[process]` lists what happens: a mapping is said as a line of JSON, a text is printed as it is, a
+number is the signal that ends it. It imports nothing that takes time.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 
 if __name__ == "__main__":
     task = json.load(sys.stdin)
-    for happens in task["section"]["script"][task["process"]]:
+    for happens in json.loads(sys.argv[1])[task["process"]]:
         if isinstance(happens, int):
             os.kill(os.getpid(), happens)
         print(happens if isinstance(happens, str) else json.dumps(happens), end="", flush=True)

@@ -88,7 +88,7 @@ class LayersTest(unittest.TestCase):
         for name, not_loaded in (
             ("cli", {*heavy, "numpy", "yaml", "rich"}),
             ("commands.run_stage", {*heavy, "numpy"}),
-            ("timing.protocol", heavy),
+            ("timing.worker", heavy),
             ("experiments.decode_paths", heavy),
         ):
             with self.subTest(name):

@@ -24,10 +24,9 @@ from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.installed import platform_and_packages
 from inference_lab.records.receipts import Receipts
-from inference_lab.records.record import Record
+from inference_lab.records.record import Measurement, Record
 from inference_lab.records.samples import write_samples
 from inference_lab.records.stages import figure_step, measure_step, summary_step
-from inference_lab.timing.protocol import Measurement
 from tests import checkout
 from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
 
@@ -111,7 +110,7 @@ class MeasureTest(unittest.TestCase):
         """The module gets the very section of the command, not one read from a file."""
         self.measure()
         section, report = self.module.measure.call_args.args
-        self.assertEqual(section, MEASURE)
+        self.assertEqual(section.given(), MEASURE)
         report(1, 2)
 
     def test_evidence_that_does_not_hold_refuses(self) -> None:

@@ -5,7 +5,7 @@ import io
 import itertools
 import unittest
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +16,16 @@ import numpy as np
 
 from inference_lab.commands import run_stage, standalone
 from inference_lab.config.experiments import load_config
+from inference_lab.config.sections import DecodePaths
 from inference_lab.errors import RecordError
 from inference_lab.experiments import decode_paths
 from inference_lab.records import store
 from inference_lab.records.files import sha256_file
+from inference_lab.records.record import Measurement
 from inference_lab.records.samples import read_samples, write_samples
 from inference_lab.records.stages import measure_step
-from inference_lab.timing.protocol import Bench, Measurement, Timed, check_rows, time_calls
+from inference_lab.timing.protocol import Bench, Timed, time_calls
+from inference_lab.timing.worker import check_rows
 from tests import checkout
 
 RAW = "results/m1-batch-size-scan/raw.csv"
@@ -30,23 +33,22 @@ FLAGS = ["--sequence-length", "128", "--dtype", "float64", "--blas-threads", "1"
 FILES = ("summary.csv", "latency-p50-p95.svg", "throughput-positions-per-second.svg", "knee-analysis.md")
 
 
-def instant(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+def instant(section: DecodePaths, progress: Callable[[int, int], None]) -> Measurement:
     """The measurement of a section as the real one makes it, of calls that do nothing under a fake clock."""
-    ((axis, sizes),) = section["vary"].items()
-    fixed = {name: section["fixed"][name] for name in ("sequence_length", "d_model")}
+    fixed = {"sequence_length": section.fixed.sequence_length, "d_model": section.fixed.d_model}
     groups = [
-        [Timed(path, lambda: np.zeros(1), **{axis: size}, **fixed) for path in section["paths"]]
-        for size in sizes
+        [Timed(path, lambda: np.zeros(1), **{section.axis: size}, **fixed) for path in section.paths]
+        for size in section.values
     ]
     samples = time_calls(
         Bench(groups, check=list, data_sha256=""),
         process=0,
-        rounds=section["rounds"],
-        warmups=section["warmups"],
-        seed=section["fixed"]["seed"],
-        blas_threads=section["blas_threads"],
+        rounds=section.rounds,
+        warmups=section.warmups,
+        seed=section.fixed.seed,
+        blas_threads=section.blas_threads,
         clock=itertools.count(1, 1_000_000).__next__,
-        progress=lambda round_: progress(round_, section["rounds"]),
+        progress=lambda round_: progress(round_, section.rounds),
     )
     check_rows(samples, section)
     formal = [sample for sample in samples if sample.kind == "sample"]

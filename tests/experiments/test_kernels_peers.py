@@ -36,7 +36,7 @@ class RefusalTest(unittest.TestCase):
             mock.patch.object(kernels_peers, "find_environment", return_value=other),
             self.assertRaisesRegex(MeasurementRefused, r"for Python 3\.9, this is 3\."),
         ):
-            kernels_peers.measure({}, lambda _, __: None)
+            kernels_peers.measure(mock.sentinel.section, lambda _, __: None)
 
 
 class LimitsTest(unittest.TestCase):

@@ -8,27 +8,22 @@ import numpy as np
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import multi_head
 from inference_lab.mechanisms.multi_head import multi_head_attention
+from tests import checkout
 
-FIXED = {"batch_size": 2, "sequence_length": 5, "d_model": 24, "num_heads": 6, "dtype": "float32", "seed": 42}
-COMMON = {"baseline": "preallocated", "replica": True}
-DECODE_T: dict[str, Any] = {
-    **COMMON,
-    "vary": {"sequence_length": [3, 5]},
-    "fixed": {**FIXED, "decode_steps": 4, "num_kv_heads": 2},
-    "paths": ["preallocated", "dynamic"],
-}
-DECODE_G: dict[str, Any] = {
-    **DECODE_T,
-    "vary": {"num_kv_heads": [1, 2, 3, 6]},
-    "paths": ["preallocated", "repeated"],
-}
-PREFILL_T: dict[str, Any] = {
-    "vary": {"sequence_length": [1, 5]},
-    "fixed": FIXED,
-    "paths": ["prefill", "stepwise"],
-    "baseline": "prefill",
-    "replica": False,
-}
+FIXED = {"batch_size": 2, "d_model": 24, "num_heads": 6, "dtype": "float32", "seed": 42}
+
+
+def section(axis: str, values: list[int], paths: list[str], **fixed: int) -> Any:
+    """These paths over an axis, with the replica of the first."""
+    vary = {"vary": {axis: values}, "fixed": FIXED | fixed}
+    return checkout.section(by="multi_head", **vary, paths=paths, baseline=paths[0], replica=True)
+
+
+DECODE_T = section("sequence_length", [3, 5], ["preallocated", "dynamic"], decode_steps=4, num_kv_heads=2)
+DECODE_G = section(
+    "num_kv_heads", [1, 2, 3, 6], ["preallocated", "repeated"], decode_steps=4, sequence_length=5
+)
+PREFILL_T = section("sequence_length", [1, 5], ["prefill", "stepwise"], num_kv_heads=6)
 
 
 class BindTest(unittest.TestCase):
@@ -36,18 +31,17 @@ class BindTest(unittest.TestCase):
 
     def test_every_path_meets_the_oracle(self) -> None:
         """The check finds every path of every cell, each within tolerance, each error recorded."""
-        for section in (DECODE_T, DECODE_G, PREFILL_T):
-            bench = multi_head.bind(section)
+        for conditions in (DECODE_T, DECODE_G, PREFILL_T):
+            bench = multi_head.bind(conditions)
             findings = bench.check()
-            ((_, values),) = section["vary"].items()
-            self.assertEqual([f["path"] for f in findings], section["paths"] * len(values))
+            self.assertEqual([f.path for f in findings], conditions.paths * len(conditions.values))
             for finding in findings:
-                self.assertTrue(finding["passed"], finding)
-                self.assertGreater(finding["tolerance"], 0)
+                self.assertTrue(finding.passed, finding)
+                self.assertGreater(finding.tolerance, 0)
 
     def test_the_oracle_sees_a_wrong_output(self) -> None:
         """last_output is the last position of multi_head_attention, and another position is far off."""
-        (cell,) = multi_head.cells({**PREFILL_T, "vary": {"sequence_length": [5]}})
+        (cell,) = multi_head.cells(section("sequence_length", [5], ["prefill"], num_kv_heads=2))
         expected, allowed = multi_head.last_output(cell)
         output, _ = multi_head_attention(cell.x, *cell.weights)
         self.assertLessEqual(np.abs(output[:, :, -1] - expected).max(), allowed)
@@ -67,8 +61,8 @@ class BindTest(unittest.TestCase):
 
     def test_a_repeat_carries_nothing_over(self) -> None:
         """Each call gives bit for bit the same when made again, also between calls of other paths."""
-        for section in (DECODE_T, DECODE_G, PREFILL_T):
-            bench = multi_head.bind(section)
+        for conditions in (DECODE_T, DECODE_G, PREFILL_T):
+            bench = multi_head.bind(conditions)
             first = [timed.call() for group in bench.groups for timed in group]
             again = [timed.call() for group in bench.groups for timed in group]
             for one, two in zip(first, again, strict=True):
@@ -84,15 +78,14 @@ class BindTest(unittest.TestCase):
         self.assertFalse(one.x.flags.writeable)
 
     def test_sections_that_cannot_be_meant(self) -> None:
-        """An unknown axis or path, a decode without steps and a prefill with them are refused in words."""
-        for section, message in (
-            ({**DECODE_T, "vary": {"batch_size": [1]}}, "cannot vary 'batch_size'"),
-            ({**DECODE_T, "paths": ["no_cache"]}, "no multi-head path 'no_cache'"),
-            ({**DECODE_T, "fixed": FIXED}, "decode_steps is 0 or missing"),
-            ({**PREFILL_T, "fixed": {**FIXED, "decode_steps": 2}}, "decode_steps is 2"),
+        """A decode without steps and a prefill with them are refused in words."""
+        for path, steps, message in (
+            ("preallocated", {}, "decode_steps is 0 or missing"),
+            ("prefill", {"decode_steps": 2}, "decode_steps is 2"),
         ):
+            conditions = section("sequence_length", [3], [path], num_kv_heads=2, **steps)
             with self.subTest(message), self.assertRaisesRegex(ConfigError, message):
-                multi_head.bind(section)
+                multi_head.bind(conditions)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 import csv
 import io
 import unittest
+from typing import Any
 
+from inference_lab.config.sections import read_measure
 from inference_lab.errors import ConfigError
 from inference_lab.experiments.observations import COLUMNS, measure, rows
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
@@ -34,8 +36,9 @@ class RowsTest(unittest.TestCase):
 
     def test_what_is_recorded(self) -> None:
         """A record of kind observation, its raw.csv the rows under their columns, progress told once."""
+        section: Any = read_measure({"by": "observations", "vary": {"observation": NAMES}}, "a test")
         told: list[tuple[int, int]] = []
-        found = measure({"vary": {"observation": NAMES}}, lambda done, total: told.append((done, total)))
+        found = measure(section, lambda done, total: told.append((done, total)))
         count = len(OBSERVATIONS)
         self.assertEqual((found.kind, found.rows["raw.csv"], told), ("observation", count, [(count, count)]))
         self.assertEqual(list(csv.DictReader(io.StringIO(found.files["raw.csv"]))), rows(NAMES))

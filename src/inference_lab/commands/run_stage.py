@@ -15,6 +15,7 @@ from typing import Any
 
 from inference_lab.analysis.summary_table import View
 from inference_lab.config.judge import Judge, read_judge
+from inference_lab.config.sections import read_measure
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import history, installed, locks, receipts, stages, store
 from inference_lab.records.digests import SOURCE_ROOT, Sources
@@ -93,10 +94,10 @@ def measure(
     """
     begun = begin(step, manifest_path, in_pipeline=in_pipeline)
     begun["tests"] = check_tests() if in_pipeline else _tests_if_current()
-    module = stage_module(step.modules[0])
+    module, section = stage_module(step.modules[0]), _typed(step)
     with locks.one_measurement(lock), progress as report:
         begun["started_at"] = _now()
-        found = module.measure(step.section, report)
+        found = module.measure(section, report)
         manifest = end(step, begun, found)
         valid, reasons = validity(manifest)
         if not valid:  # it takes no place of a record that stands; Snakemake would undo that, too
@@ -111,6 +112,13 @@ def measure(
     counted = ", ".join(f"{rows[name]} rows in {name}" for name in rows)
     kept = f"; the record before it is kept in {moved}" if moved else ""
     return f"{step.experiment}: {counted} and {manifest_path}{kept}"
+
+
+def _typed(step: Step) -> Any:
+    """The conditions of a step as the module that measures them takes them."""
+    if step.section["by"] in ("calibration", "client_gate", "sweep"):  # these take JSON still
+        return step.section
+    return read_measure(step.section, f"{step.experiment}: measure")
 
 
 def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, Any]:

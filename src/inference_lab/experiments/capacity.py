@@ -1,13 +1,12 @@
 """How many tokens of published models' caches fit one GiB, one row a model and dtype: m2_capacity."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-from inference_lab.errors import ConfigError
+from inference_lab.config import sections
 from inference_lab.mechanisms.kv_cache import PreallocatedCache
-from inference_lab.mechanisms.kv_capacity import BYTES_PER_ELEMENT, GIB, PUBLISHED_MODELS, Capacity, KVShape
+from inference_lab.mechanisms.kv_capacity import GIB, PUBLISHED_MODELS, Capacity, KVShape
 from inference_lab.records.record import Measurement, tabulated
 
 COLUMNS = (
@@ -28,20 +27,15 @@ COLUMNS = (
 )
 
 
-def rows(section: Mapping[str, Any]) -> list[dict[str, str]]:
+def rows(section: sections.Capacity) -> list[dict[str, str]]:
     """One row for each dtype under `vary` and each published model, as text under COLUMNS.
 
     Sequences are of `sequence_length` tokens; the block columns count in blocks of `block_size`.
     `measured_bytes_per_token` is what a real cache holds; empty for a dtype that NumPy does not have.
     """
-    ((axis, dtypes),) = section["vary"].items()
-    if axis != "dtype":
-        raise ConfigError(f"capacity cannot vary {axis!r}; vary dtype")
-    block_size, sequence_length = section["fixed"]["block_size"], section["fixed"]["sequence_length"]
+    block_size, sequence_length = section.fixed.block_size, section.fixed.sequence_length
     found: list[dict[str, str]] = []
-    for dtype in dtypes:
-        if dtype not in BYTES_PER_ELEMENT:
-            raise ConfigError(f"dtype is {dtype!r}, must be one of {', '.join(BYTES_PER_ELEMENT)}")
+    for dtype in section.vary.dtype:
         for model in PUBLISHED_MODELS:
             shape, per_token = model.shape, model.shape.bytes_per_token(dtype)
             measured = measured_bytes_per_token(shape, dtype, block_size)
@@ -75,7 +69,7 @@ def measured_bytes_per_token(shape: KVShape, dtype: str, capacity: int) -> int |
     return layer.nbytes * shape.num_layers // capacity
 
 
-def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+def measure(section: sections.Capacity, progress: Callable[[int, int], None]) -> Measurement:
     """The rows of a section: computed, beside the bytes of real caches made now."""
     found = rows(section)
     progress(len(found), len(found))

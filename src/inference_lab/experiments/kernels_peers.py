@@ -17,7 +17,7 @@ that NumPy and everything else measured stay this project's.
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,15 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from inference_lab.errors import ConfigError, MeasurementRefused
+from inference_lab.config import sections
+from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import decode_paths, multi_head
-from inference_lab.experiments.multi_head import Cell
 from inference_lab.mechanisms import attention
 from inference_lab.mechanisms.arrays import Array
 from inference_lab.records.record import Measurement
 from inference_lab.stream_load.servers.vllm import find_environment
-from inference_lab.timing import protocol
-from inference_lab.timing.protocol import Bench, Timed
+from inference_lab.timing import worker
+from inference_lab.timing.protocol import Bench, Finding, Timed, digest_of_arrays, group_of
 
 Call = Callable[[], Array]
 _SITE = "INFERENCE_LAB_TORCH_SITE"  # from the measuring process to its children
@@ -42,6 +42,8 @@ _SQUARE = 512
 
 def load_torch(threads: int) -> Any:
     """The module torch with this many threads and no gradients. Raises MeasurementRefused without it."""
+    if (site := os.environ.get(_SITE)) and site not in sys.path:
+        sys.path.append(site)  # last: every package of this project goes first
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -59,7 +61,7 @@ def load_torch(threads: int) -> Any:
 class Peer:
     """PyTorch's side of one cell of heads: weights fused as (N, C), K and V preallocated."""
 
-    def __init__(self, torch: Any, cell: Cell) -> None:
+    def __init__(self, torch: Any, cell: multi_head.Inputs) -> None:
         self.torch, self.cell = torch, cell
         self.linear = torch.nn.functional.linear
         self.attend = torch.nn.functional.scaled_dot_product_attention
@@ -142,29 +144,25 @@ def gemm(multiply_adds: int, dtype: Any) -> Call:
     return call
 
 
-def heads_calls(section: Mapping[str, Any], cell: Cell, torch: Any) -> dict[str, Call]:
+def heads_calls(section: sections.KernelsPeers, cell: multi_head.Inputs, torch: Any) -> dict[str, Call]:
     """The paths of a cell of decode steps or of a prefill."""
     peer = Peer(torch, cell)
     B, end, C = cell.x.shape
     T, H, G = cell.sequence_length, cell.num_heads, cell.num_kv_heads
     decodes = end > T
-    path = "preallocated" if decodes else "prefill"
-    small = {
-        **section,
-        "fixed": {**section["fixed"], "d_model": H, "num_kv_heads": G},
-        "vary": {"sequence_length": [1]},
-    }
+    ours = multi_head.PATHS["preallocated" if decodes else "prefill"]
+    small = section.fixed.having("d_model", H).having("num_kv_heads", G).having("sequence_length", 1)
     peer.project(0, T)
     kv, weights = 2 * B * G * (C // H), C * (C // H) * (H + 2 * G)
     steps = [(weights, kv * (t + 1)) for t in range(T, end)] if decodes else [(weights, kv * T)]
     seen = sum(range(T + 1, end + 1)) if decodes else T * (T + 1) // 2
     multiply_adds = B * ((end - T or T) * weights + 2 * C * seen)
     return {
-        "numpy": multi_head.PATHS[path](cell),
+        "numpy": ours(cell),
         "torch": peer.decode if decodes else peer.prefill,
         "read": read(steps, cell.x.dtype),
         "gemm": gemm(multiply_adds, cell.x.dtype),
-        "calls": multi_head.PATHS[path](multi_head.cells(small)[0]),
+        "calls": ours(multi_head.inputs(small)),
     }
 
 
@@ -181,57 +179,46 @@ def full_calls(inputs: decode_paths.Inputs, torch: Any) -> dict[str, Call]:
     }
 
 
-def bind(section: Mapping[str, Any]) -> Bench:
+def check_full(timed: Timed, cell: decode_paths.Inputs) -> Finding:
+    """Compare a full decode with one masked pass."""
+    expected, allowed = attention.causal_attention(*cell), decode_paths.allowed_error(cell)
+    shape = cell[0].shape
+    return Finding.of(timed.path, timed.call(), "causal_attention", expected, tolerance=allowed, shape=shape)
+
+
+def bind(section: sections.KernelsPeers) -> Bench:
     """The paths of a section as calls without arguments, inputs made once and shared by all of them."""
-    torch = load_torch(section["blas_threads"])
-    heads = "num_heads" in section["fixed"]
-    every = multi_head.cells(section) if heads else decode_paths.cells(section)
-    groups: list[list[Timed]] = []
-    for cell in every:
-        calls = heads_calls(section, cell, torch) if isinstance(cell, Cell) else full_calls(cell, torch)
-        if unknown := [path for path in section["paths"] if path not in calls]:
-            raise ConfigError(f"no path {unknown[0]!r} beside peers; there are {', '.join(calls)}")
-        B, tokens, C = cell[0].shape
-        axes = (B, tokens, C, 1, 1)
-        if isinstance(cell, Cell):
-            axes = (B, cell.sequence_length, C, cell.num_heads, cell.num_kv_heads)
-        group = [Timed(path, calls[path], *axes) for path in section["paths"]]
-        groups.append(protocol.with_replica(group, section["baseline"]) if section["replica"] else group)
+    torch = load_torch(section.blas_threads)
+    bound: list[tuple[dict[str, Call], tuple[int, int, int, int, int], Callable[[Timed], Finding]]] = []
+    if section.fixed.num_heads:
+        every = multi_head.cells(section)
+        for cell in every:
+            calls, axes = heads_calls(section, cell, torch), multi_head.axes(cell)
+            bound.append((calls, axes, partial(multi_head.check, cell=cell)))
+    else:
+        every = decode_paths.cells(section)
+        for cell in every:
+            B, T, C = cell[0].shape
+            bound.append((full_calls(cell, torch), (B, T, C, 1, 1), partial(check_full, cell=cell)))
+    groups = [
+        group_of(section, (Timed(path, calls[path], *axes) for path in section.paths))
+        for calls, axes, _ in bound
+    ]
     return Bench(
         groups,
         check=lambda: [
-            finding
-            for cell, group in zip(every, groups, strict=True)
+            check(timed)
+            for group, (_, _, check) in zip(groups, bound, strict=True)
             for timed in group
             if timed.kind == "sample" and timed.path in ("numpy", "torch")
-            for finding in [_finding(timed, cell)]
         ],
-        data_sha256=protocol.digest_of_arrays(*(array for cell in every for array in cell[:4])),
+        data_sha256=digest_of_arrays(*(array for cell in every for array in cell[:4])),
         facts={"torch": torch.__version__, "torch_threads": torch.get_num_threads(), "numpy": np.__version__},
     )
 
 
-def _finding(timed: Timed, cell: Cell | decode_paths.Inputs) -> dict[str, Any]:
-    """What a path gives against this project's oracle of it, as in multi_head and decode_paths."""
-    found = timed.call()
-    if isinstance(cell, Cell):
-        found, (expected, allowed) = found[:, :, -1], multi_head.last_output(cell)
-    else:
-        expected, allowed = attention.causal_attention(*cell), decode_paths.tolerance(cell)
-    error = float(np.max(np.abs(found - expected)))
-    return {
-        "path": timed.path,
-        "against": "last_output" if isinstance(cell, Cell) else "causal_attention",
-        "batch_size": timed.batch_size,
-        "shape": list(cell[0].shape),
-        "max_abs_error": error,
-        "tolerance": allowed,
-        "passed": error <= allowed,
-    }
-
-
-def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
-    """The measurement of a section, made by fresh processes of this module beside vLLM's PyTorch.
+def measure(section: sections.KernelsPeers, progress: Callable[[int, int], None]) -> Measurement:
+    """Measure a section beside vLLM's PyTorch.
 
     Raises MeasurementRefused when that environment is not there, or was made for another Python.
     """
@@ -244,12 +231,7 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
         )
     os.environ[_SITE] = str(environment.site)
     try:
-        found = protocol.measure("inference_lab.experiments.kernels_peers", section, progress)
+        measured = worker.measure(__name__, section, progress)
     finally:
         del os.environ[_SITE]
-    return replace(found, facts={**found.facts, "peer": environment.facts})
-
-
-if __name__ == "__main__":
-    sys.path += [os.environ[_SITE]]  # last: every package of this project goes first
-    raise SystemExit(protocol.run_child(bind))
+    return replace(measured, facts={**measured.facts, "peer": environment.facts})

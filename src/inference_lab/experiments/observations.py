@@ -1,9 +1,9 @@
 """What NumPy shares and what it copies, one row an observation: the experiment p0."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
-from typing import Any
 
+from inference_lab.config import sections
 from inference_lab.errors import ConfigError
 from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS, Observation
 from inference_lab.records.record import Measurement, tabulated
@@ -26,9 +26,9 @@ def rows(names: Sequence[str]) -> list[dict[str, str]]:
     ]
 
 
-def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+def measure(section: sections.Observations, progress: Callable[[int, int], None]) -> Measurement:
     """Every observation that the section names, made now."""
-    found = rows(section["vary"]["observation"])
+    found = rows(section.vary.observation)
     progress(len(found), len(found))
     return tabulated("observation", COLUMNS, found)
 

@@ -6,25 +6,24 @@ as real as the rest, and as much subject to what the machine does.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from inference_lab.errors import ConfigError
+from inference_lab.config import sections
 from inference_lab.experiments.decode_paths import cells, check
 from inference_lab.mechanisms import attention
+from inference_lab.mechanisms.arrays import Array
 from inference_lab.records.record import Measurement
-from inference_lab.timing import protocol
-from inference_lab.timing.protocol import Bench, Timed
+from inference_lab.timing import worker
+from inference_lab.timing.protocol import Bench, Timed, digest_of_arrays, group_of
 
 BASE, PLUS = "preallocated", "plus_"
 PAIRS, PRODUCTS = 21, 1000  # of one calibration: a base call and about as long a loop of products, in turn
 
-Call = Callable[[], NDArray[Any]]
+Call = Callable[[], Array]
 
 
 def with_products(base: Call, product: Callable[[], object], count: int) -> Call:
@@ -32,7 +31,7 @@ def with_products(base: Call, product: Callable[[], object], count: int) -> Call
     if not count:
         return base
 
-    def call() -> NDArray[Any]:
+    def call() -> Array:
         for _ in range(count):
             product()
         return base()
@@ -56,64 +55,61 @@ def products_per_call(base: Call, product: Callable[[], object]) -> float:
     return median(ratios[2:])  # the first two were cold
 
 
-def bind(section: Mapping[str, Any]) -> Bench:
+def bind(section: sections.SelfCheck) -> Bench:
     """Per sequence length the baseline, its replica, nulls and effects, over the same inputs."""
-    found = cells(section)
+    every = cells(section)
     groups: list[list[Timed]] = []
     per_call: dict[str, float] = {}
-    for cell in found:
+    for cell in every:
         base, product = partial(attention.preallocated, *cell), partial(np.matmul, cell[0][0, 0], cell[1])
         B, T, C = cell[0].shape
-        per_call[str(T)] = round(products_per_call(base, product), 3)
-        group = [
-            Timed(path, with_products(base, product, round(per_call[str(T)] * effect(path) / 100)), B, T, C)
-            for path in section["paths"]
-        ]
-        groups.append(protocol.with_replica(group, section["baseline"]))
+        per_call[str(T)] = products = round(products_per_call(base, product), 3)
+        groups.append(
+            group_of(
+                section,
+                (
+                    Timed(path, with_products(base, product, round(products * effect(path) / 100)), B, T, C)
+                    for path in section.paths
+                ),
+            )
+        )
     return Bench(
         groups,
-        check=lambda: [finding for cell in found for finding in check(cell, [BASE])],
-        data_sha256=protocol.digest_of_arrays(*(array for cell in found for array in cell)),
+        check=lambda: [finding for cell in every for finding in check(cell, [BASE])],
+        data_sha256=digest_of_arrays(*(array for cell in every for array in cell)),
         facts={"products_per_call": per_call},
     )
 
 
 def effect(path: str) -> int:
-    """Percent of extra work in a path. Raises ConfigError for a name that says none."""
-    if path == BASE or path.startswith("null_"):
-        return 0
-    number = path.removeprefix(PLUS)
-    if number == path or not number.isdecimal():
-        raise ConfigError(
-            f"no path {path!r} of selfcheck; there are {BASE}, null_1, ..., plus_5, plus_10, ..."
-        )
-    return int(number)
+    """Percent of extra work in a path: that of its name, or none."""
+    return int(path.removeprefix(PLUS)) if path.startswith(PLUS) else 0
 
 
-def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
-    """`runs` whole measurements one after another, each with its own wait, watch and processes: one record.
+def measure(section: sections.SelfCheck, progress: Callable[[int, int], None]) -> Measurement:
+    """Measure `runs` times, one after another, each with its own wait, watch and processes: one record.
 
     Processes are numbered through; `runs` in the manifest holds what each of them saw of the machine.
     """
-    each = section["processes"] * section["rounds"]
+    each = section.processes * section.rounds
     runs = [
-        protocol.measure(
-            "inference_lab.experiments.selfcheck",
+        worker.measure(
+            __name__,
             section,
-            lambda done, _, before=run * each: progress(before + done, section["runs"] * each),
-            first_process=run * section["processes"],
+            lambda done, _, before=run * each: progress(before + done, section.runs * each),
+            first_process=run * section.processes,
         )
-        for run in range(section["runs"])
+        for run in range(section.runs)
     ]
     first = runs[0]
     always = {name: first.environment[name] for name in ("blas", "thread_variables")}
-    seen = [{k: v for k, v in run.environment.items() if k not in always} for run in runs]
+    surroundings = [{k: v for k, v in run.environment.items() if k not in always} for run in runs]
     processes = [facts for run in runs for facts in run.facts["processes"]]
     return Measurement(
         kind=first.kind,
         files={name: _one_table([run.files[name] for run in runs]) for name in first.files},
         rows={name: sum(run.rows[name] for run in runs) for name in first.rows},
-        facts={**first.facts, "processes": processes, "runs": seen},
+        facts={**first.facts, "processes": processes, "runs": surroundings},
         environment=always,
     )
 
@@ -121,7 +117,3 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
 def _one_table(texts: Sequence[str]) -> str:
     """Tables of the same columns, one below the other."""
     return "".join([texts[0], *(text.partition("\n")[2] for text in texts[1:])])
-
-
-if __name__ == "__main__":
-    raise SystemExit(protocol.run_child(bind))

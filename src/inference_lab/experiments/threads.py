@@ -11,19 +11,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
+from inference_lab.config import sections
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import spinner
-from inference_lab.experiments.decode_paths import check, inputs, path_of
+from inference_lab.experiments.decode_paths import check, inputs
 from inference_lab.mechanisms import attention
 from inference_lab.records.record import Measurement
-from inference_lab.timing import machine, protocol
-from inference_lab.timing.protocol import Bench, Timed
+from inference_lab.timing import machine, worker
+from inference_lab.timing.protocol import Bench, Timed, digest_of_arrays, group_of
 
 BESIDE_BUSY = "_beside_busy"
 SETTLE_S = 0.02  # before each call, idle or busy: two ticks of the kernel's clock, by which a spinner is seen
@@ -40,7 +40,7 @@ class Neighbour:
         )
         atexit.register(self.end)
         if self.process.stdout is None or not self.process.stdout.readline():
-            raise MeasurementRefused(f"the neighbour on core {core} did not start; its own words stand above")
+            raise MeasurementRefused(f"the neighbour on core {core} did not start; what it printed is above")
         self.process.send_signal(signal.SIGSTOP)
 
     @contextmanager
@@ -78,36 +78,36 @@ def neighbour_core() -> int:
     return max(cores)
 
 
-def bind(section: Mapping[str, Any]) -> Bench:
+def bind(section: sections.Threads) -> Bench:
     """The paths of a section as one group of calls over the same inputs."""
-    fixed = section["fixed"]
-    cell = inputs(*(fixed[name] for name in ("batch_size", "sequence_length", "d_model", "dtype", "seed")))
+    at = section.fixed
+    cell = inputs(at.batch_size, at.sequence_length, at.d_model, at.dtype, at.seed)
     attention.check_inputs(*cell)
-    plain = {path: path.removesuffix(BESIDE_BUSY) for path in section["paths"]}
-    calls = {path: partial(path_of(name), *cell) for path, name in plain.items()}
+    plain = {path: path.removesuffix(BESIDE_BUSY) for path in section.paths}
     neighbour = Neighbour(neighbour_core())
-    group = [
-        Timed(path, call, *cell[0].shape, around=neighbour.idle if path == plain[path] else neighbour.busy)
-        for path, call in calls.items()
-    ]
+    calls = (
+        Timed(
+            path,
+            partial(attention.DECODE_PATHS[name], *cell),
+            *cell[0].shape,
+            around=neighbour.idle if path == name else neighbour.busy,
+        )
+        for path, name in plain.items()
+    )
     return Bench(
-        [protocol.with_replica(group, section["baseline"]) if section["replica"] else group],
+        [group_of(section, calls)],
         check=lambda: check(cell, list(dict.fromkeys(plain.values()))),
-        data_sha256=protocol.digest_of_arrays(*cell),
+        data_sha256=digest_of_arrays(*cell),
     )
 
 
-def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
-    """The measurement of a section; the manifest says how many cores were kept busy beside each path."""
+def measure(section: sections.Threads, progress: Callable[[int, int], None]) -> Measurement:
+    """Measure a section; the manifest says how many cores were kept busy beside each path."""
     core = neighbour_core()
-    found = protocol.measure("inference_lab.experiments.threads", section, progress)
-    neighbours = {path: int(path.endswith(BESIDE_BUSY)) for path in section["paths"]}
+    measured = worker.measure(__name__, section, progress)
+    neighbours = {path: int(path.endswith(BESIDE_BUSY)) for path in section.paths}
     return replace(
-        found,
-        facts={**found.facts, "neighbours": neighbours},
-        environment={**found.environment, "neighbour_core": core},
+        measured,
+        facts={**measured.facts, "neighbours": neighbours},
+        environment={**measured.environment, "neighbour_core": core},
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(protocol.run_child(bind))

@@ -7,10 +7,8 @@ TOY_SPANS     file to which every measurement appends when it began and ended
 import json
 import os
 import random
-import sys
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,17 @@ import toydep  # a package whose version the checks change
 from numpy.typing import NDArray
 
 from inference_lab import toy_pause
-from inference_lab.timing import protocol
-from inference_lab.timing.protocol import Bench, Measurement, Timed, run_child, with_replica
+from inference_lab.config.sections import DecodePaths
+from inference_lab.records.record import Measurement
+from inference_lab.timing import protocol, worker
+from inference_lab.timing.protocol import Bench, Timed, group_of
 
 
-def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+def measure(section: DecodePaths, progress: Callable[[int, int], None]) -> Measurement:
     """A whole toy measurement, in fresh processes as a real one."""
     began = time.monotonic()
     toy_pause.here("measure")
-    found = protocol.measure(__name__, section, progress)
+    found = worker.measure(__name__, section, progress)
     if spans := os.environ.get("TOY_SPANS"):
         with Path(spans).open("a") as file:
             file.write(f"{began} {time.monotonic()}\n")
@@ -51,8 +51,10 @@ class Clock:
         self.now_ns += int(1_000 * us) + self._noise.randrange(100)
 
 
-def bind(section: Mapping[str, Any], clock: Clock) -> Bench:
-    """The toy calls of each batch size."""
+def bind(section: DecodePaths) -> Bench:
+    """The toy calls of each batch size; the clock of this process is theirs."""
+    clock = Clock(seed=7)
+    (protocol.time_calls.__kwdefaults__ or {})["clock"] = clock
 
     def timed(path: str, B: int) -> Timed:
         cost_us = toydep.COST_US[path] * B
@@ -62,10 +64,10 @@ def bind(section: Mapping[str, Any], clock: Clock) -> Bench:
             clock.work(cost_us)
             return np.full(2, B, np.float64)
 
-        return Timed(path, call, B, section["fixed"]["sequence_length"], section["fixed"]["d_model"])
+        return Timed(path, call, B, section.fixed.sequence_length, section.fixed.d_model)
 
-    groups = [[timed(path, B) for path in section["paths"]] for B in section["vary"]["batch_size"]]
-    return Bench([with_replica(group, section["baseline"]) for group in groups], _threads_seen, "0" * 64)
+    groups = [group_of(section, (timed(path, B) for path in section.paths)) for B in section.values]
+    return Bench(groups, _threads_seen, "0" * 64)
 
 
 def _threads_seen() -> list[dict[str, Any]]:
@@ -74,9 +76,3 @@ def _threads_seen() -> list[dict[str, Any]]:
         names = {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")}
         Path(seen).write_text(json.dumps(names))
     return []
-
-
-if __name__ == "__main__":
-    fake = Clock(seed=7)
-    protocol.time_calls = partial(protocol.time_calls, clock=fake)
-    sys.exit(run_child(lambda section: bind(section, fake)))
