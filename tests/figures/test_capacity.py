@@ -2,9 +2,11 @@
 
 import re
 import unittest
+from typing import Any
 from xml.etree import ElementTree
 
 from inference_lab.analysis.summary_table import View
+from inference_lab.config.sections import read_measure
 from inference_lab.errors import RecordError
 from inference_lab.experiments.capacity import rows
 from inference_lab.figures.capacity import draw
@@ -12,10 +14,14 @@ from inference_lab.records.record import Record
 from inference_lab.records.svg import read_metadata
 from tests.checkout import judge_of
 
-SECTION = {
-    "vary": {"dtype": ["float32", "float16", "bfloat16"]},
-    "fixed": {"block_size": 16, "sequence_length": 1000},
-}
+SECTION: Any = read_measure(
+    {
+        "by": "capacity",
+        "vary": {"dtype": ["float32", "float16", "bfloat16"]},
+        "fixed": {"block_size": 16, "sequence_length": 1000},
+    },
+    "a test",
+)
 SOURCE = {
     "experiment": "m2_capacity",
     "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},

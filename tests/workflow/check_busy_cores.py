@@ -16,11 +16,13 @@ from typing import Any
 from unittest import mock
 
 from inference_lab.analysis.timing import summarise
+from inference_lab.config.sections import read_measure
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import decode_paths, threads
+from inference_lab.records.installed import machine
 from inference_lab.records.record import Measurement, Record
 from inference_lab.records.samples import read_samples
-from inference_lab.timing.machine import THREAD_VARIABLES, machine
+from inference_lab.timing.machine import THREAD_VARIABLES
 from tests import checkout
 from tests.checkout import judge_of
 
@@ -76,7 +78,7 @@ class BusyCoresTest(unittest.TestCase):
         for time in range(TIMES):
             with self.subTest(time):
                 try:
-                    found = decode_paths.measure(SECTION, lambda done, total: None)
+                    found = decode_paths.measure(read_measure(SECTION, "a check"), lambda done, total: None)
                 except MeasurementRefused as refused:
                     print(f"\n{time}: refused: {refused}", file=sys.stderr)
                     continue
@@ -97,7 +99,7 @@ class BusyCoresTest(unittest.TestCase):
         section = {**SECTION, "vary": {"blas_threads": [1, 2]}, "paths": BESIDE, "processes": 1, "rounds": 3}
         section["fixed"] = {**SECTION["fixed"], "sequence_length": 128}
         del section["blas_threads"]
-        found = threads.measure(section, lambda done, total: None)
+        found = threads.measure(read_measure(section, "a check"), lambda done, total: None)
         flagged = {cell for cell, codes in self.flags(found, section).items() if "threads" in codes}
         self.assertEqual(flagged, {(path, "2") for path in BESIDE[2:]})
 
