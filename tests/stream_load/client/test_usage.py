@@ -5,10 +5,19 @@ import unittest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_lab.stream_load.client.usage import Total, settle
+from inference_lab.stream_load.client.usage import Chunk, Total, correct
 
 _SHOWN = st.tuples(st.integers(0, 4), st.booleans()).map(lambda it: it if it[1] else (max(it[0], 1), False))
 _MOST = 50
+
+
+def corrected(
+    shown: list[tuple[int, bool]], totals: dict[int, int], most: int
+) -> tuple[dict[int, int], str | None]:
+    """The tokens of every chunk that holds some, and why the totals were not believed."""
+    chunks = [Chunk(event, *each) for event, each in enumerate(shown)]
+    note = correct(chunks, totals, lambda: most)
+    return {chunk.event: chunk.tokens for chunk in chunks if chunk.tokens}, note
 
 
 class TestTokens(unittest.TestCase):
@@ -23,8 +32,7 @@ class TestTokens(unittest.TestCase):
         """A chunk with text keeps a token; the last total holds exactly, or is doubted in words."""
         events = [(event, tokens, is_empty) for event, (tokens, is_empty) in enumerate(shown)]
         totals = {upto: said[upto] for upto in sorted(said) if upto <= len(events)}
-        chunks, note = settle(events, totals, lambda: _MOST)
-        found = dict(chunks)
+        found, note = corrected(shown, totals, _MOST)
         self.assertTrue(all(tokens > 0 for tokens in found.values()))
         self.assertTrue(all(event in found for event, _, is_empty in events if not is_empty))
         if not totals or not events:
@@ -40,8 +48,7 @@ class TestTokens(unittest.TestCase):
 
     def test_chunks_that_may_hold_one(self) -> None:
         """What is missing goes to the end, or to the empty ones at the start, where it is just as many."""
-        opening, end = [(0, 0, True), (1, 0, True)], [(4, 0, True)]
-        text = [(2, 1, False), (3, 1, False)]
+        opening, text, end = [(0, True)] * 2, [(1, False)] * 2, [(0, True)]
         for total, tokens in (
             (2, {2: 1, 3: 1}),
             (3, {2: 1, 3: 1, 4: 1}),
@@ -50,7 +57,7 @@ class TestTokens(unittest.TestCase):
             (6, {2: 3, 3: 3}),
         ):
             with self.subTest(total):
-                self.assertEqual(dict(settle([*opening, *text, *end], {5: total}, lambda: 99)[0]), tokens)
+                self.assertEqual(corrected([*opening, *text, *end], {5: total}, 99)[0], tokens)
 
     def test_hidden_tokens(self) -> None:
         """Reasoning is hidden unless it was streamed; what is said in other forms is none."""

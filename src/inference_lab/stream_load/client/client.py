@@ -136,7 +136,7 @@ class Client:
     @property
     def live_events(self) -> int:
         """How many events the running streams have brought so far."""
-        return sum(len(response.capture.payloads) for response in self._live)
+        return sum(len(response.capture.stamps_ns) for response in self._live)
 
     def request(self, path: str, body: bytes, request_id: str) -> bytes:
         """The bytes of a POST, ready to be sent."""

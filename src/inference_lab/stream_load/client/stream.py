@@ -1,10 +1,11 @@
-"""One HTTP response on its way into a capture, and how long it may take.
+"""One answer: from the bytes of each read to events with the time of their arrival.
 
-Nothing is parsed as JSON while a stream runs, except to learn whether its first token has come.
+The kernel's stamps are taken before anything here runs (connection.py), so the work below moves no time.
 """
 
 import asyncio
 import math
+import re
 from dataclasses import dataclass, field
 from time import monotonic_ns
 
@@ -12,16 +13,23 @@ import httptools
 
 from inference_lab.errors import InputError
 from inference_lab.stream_load.client.sse import EventScanner
-from inference_lab.stream_load.client.tokens import DONE, TokenCounter
+from inference_lab.stream_load.client.tokens import Shown, TokenCounter
 
 _KEPT_HEADERS = frozenset({"content-encoding", "content-type", "location", "retry-after"})
-_DONE_BYTES = 32  # no chunk is shorter
 _DONE_GRACE_NS = 250_000_000  # after [DONE] the message should end; a server that waits is not waited for
+# The inside of a JSON string in valid UTF-8.
+_STRING = (
+    rb"(?:[ !#-\[\]-\x7f]++|\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})|[\xc2-\xdf][\x80-\xbf]"
+    rb"|\xe0[\xa0-\xbf][\x80-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]"
+    rb"|\xf0[\x90-\xbf][\x80-\xbf]{2}|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2})*+"
+)
+_is_string = re.compile(_STRING).fullmatch
+_find_text = re.compile(rb'"(?:text|content)": ?"(' + _STRING + rb')"').search
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait, in seconds: for a connection, and, from sending on, for what a stream owes."""
+    """How many seconds to wait for a connection, and from sending on for the parts of the answer."""
 
     connect_s: float = 10.0
     first_token_s: float = 300.0
@@ -36,14 +44,14 @@ class Timeouts:
 
 @dataclass(slots=True)
 class Capture:
-    """The bytes sent and what came back. `stamps_ns[i]` is when the read that completed payload i arrived.
+    """The bytes sent and what came back. `stamps_ns[i]` is when the read that completed event i arrived.
 
     `ended` is how it ended: "complete" (the HTTP message did), "closed", "timeout", "cancelled",
-    "connect" (there was no connection), or "broken"; `detail` says more in words. `resent` counts how often
-    the request went again because a kept connection had ended before any byte of an answer; `sent_ns` is
-    that of the last time. `headers` are those of the answer that mean something here, by lower-case name.
-    `errors` are events that are errors by their name, `body_start` is what is outside of events: the start
-    of a body without any, else what came after the last. `notes` are odd things that decide nothing.
+    "connect" (there was no connection), or "broken"; `detail` explains it in words. `resent` counts how
+    often the request was sent again because a kept connection had ended before any byte of an answer;
+    `sent_ns` is the last of these times. `headers` has the answer's headers that matter here, by lower-case
+    name. `errors` are events named error; `body_start` is what is outside of events: the start of a body
+    that has none, else what came after the last. `notes` are oddities that change no status.
     """
 
     request: bytes = b""
@@ -51,7 +59,7 @@ class Capture:
     resent: int = 0
     http_status: int | None = None
     headers: dict[str, str] = field(default_factory=dict[str, str])
-    payloads: list[bytes] = field(default_factory=list[bytes])
+    counter: TokenCounter = field(default_factory=TokenCounter)
     errors: list[bytes] = field(default_factory=list[bytes])
     stamps_ns: list[int] = field(default_factory=list[int])
     shared_reads: list[range] = field(default_factory=list[range])
@@ -63,42 +71,52 @@ class Capture:
     detail: str | None = None
     notes: list[str] = field(default_factory=list[str])
 
-    def stamp(self, at_ns: int, lag_ns: int | None) -> None:
-        """Give the payloads completed by the latest read its time (never before the one before)."""
+    def stamp(self, events: int, at_ns: int, lag_ns: int | None) -> None:
+        """Record when the read arrived that completed so many events (never before the previous one)."""
         stamps = self.stamps_ns
-        new = len(self.payloads) - len(stamps)
         if lag_ns is None:
-            self.user_stamped.update(range(len(stamps), len(stamps) + new))
+            self.user_stamped.update(range(len(stamps), len(stamps) + events))
         elif self.max_read_lag_ns is None or lag_ns > self.max_read_lag_ns:
             self.max_read_lag_ns = lag_ns
         if stamps and at_ns < stamps[-1]:
             at_ns = stamps[-1]
-        if new > 1:
-            self.shared_reads.append(range(len(stamps), len(stamps) + new))
-            stamps.extend([at_ns] * new)
-        elif new:
+        if events == 1:
             stamps.append(at_ns)
+        elif events:
+            self.shared_reads.append(range(len(stamps), len(stamps) + events))
+            stamps.extend([at_ns] * events)
+
+    def add(self, payload: bytes, at_ns: int, lag_ns: int | None = None) -> None:
+        """Take an event that had a read of its own."""
+        self.counter.add(payload)
+        self.stamp(1, at_ns, lag_ns)
 
     def end(self, ended: str, at_ns: int, detail: str | None = None) -> None:
-        """Say how and when it ended (never before what came of it); only the first word counts."""
+        """Record how and when it ended, never before its last event; only the first call counts."""
         if self.ended is None:
             last_ns = max(at_ns, self.sent_ns or at_ns, *self.stamps_ns[-1:])
             self.ended, self.end_ns, self.detail = ended, last_ns, detail
 
 
 class Response:
-    """Feeds one HTTP response into a capture, and says when it is over."""
+    """Feeds the reads of one HTTP response into a capture, and knows when it is over.
+
+    The fast path. Nearly every read of a stream is one HTTP chunk that holds one event, and its JSON differs
+    from the JSON before it in one text alone. When such a read was parsed in full, `_repeat` keeps the bytes
+    around its text and what it showed. The next read is counted without being parsed if its chunk size is
+    right, it begins and ends with the same bytes, and has the inside of a JSON string between them. This is
+    safe because nothing asks more of that text than whether it is empty, and because parser and scanner are
+    between two events before such a read and after it, so they need not see it.
+    """
 
     __slots__ = (
-        "_between_events",
         "_done_ns",
         "_ended_chunk",
         "_is_over",
         "_is_stream",
         "_keep_body_bytes",
         "_parser",
-        "_peeked",
-        "_peeking",
+        "_repeat",
         "_scanner",
         "_started_ns",
         "began",
@@ -115,15 +133,11 @@ class Response:
         self.began = False  # whether a byte of it has come
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._scanner = EventScanner()
-        capture.payloads, capture.errors = self._scanner.payloads, self._scanner.errors
-        self._is_stream = False
-        self._is_over = False
-        self._ended_chunk = False
-        self._between_events = False
+        capture.errors = self._scanner.errors
+        self._is_stream = self._is_over = self._ended_chunk = False
+        self._repeat: tuple[bytes, bytes, dict[bool, Shown]] | None = None
         self._started_ns = monotonic_ns()
         self._done_ns: int | None = None
-        self._peeking = TokenCounter()
-        self._peeked = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by the parser with each header."""
@@ -146,13 +160,13 @@ class Response:
         capture = self.capture
         if self._is_stream:
             self._scanner.feed(body)
-            if capture.payloads:
+            if capture.stamps_ns or self._scanner.payloads:
                 return
         if len(capture.body_start) < self._keep_body_bytes:
             capture.body_start += body[: self._keep_body_bytes]
 
     def on_chunk_header(self) -> None:
-        """Called by the parser after the size of a chunk."""
+        """Called by the parser after the size of a chunk, when its whole line has come."""
         self._ended_chunk = False
 
     def on_chunk_complete(self) -> None:
@@ -168,83 +182,88 @@ class Response:
     def receive(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
         """Take the bytes of one read."""
         capture = self.capture
-        if self._between_events and (payload := _whole_event(data)) is not None:
-            capture.payloads.append(payload)
-            capture.stamp(at_ns, lag_ns)
-            if len(payload) < _DONE_BYTES and payload.strip() == DONE:
-                self._done_ns = self._done_ns or at_ns
+        if self._repeats(data):
+            capture.stamp(1, at_ns, lag_ns)
             return
         self.began = True
         if self._parser is None:
             self.reusable = False
             return
+        error = ""
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
-            capture.stamp(at_ns, lag_ns)
-            self.finish("broken", at_ns, f"not HTTP: {error}")
-            return
-        capture.stamp(at_ns, lag_ns)
-        # Of a size line the parser tells only when it is whole, and then no chunk was the last it ended.
-        self._between_events = self._ended_chunk and data[-1:] == b"\n" and self._scanner.is_between_events
-        if self._is_over:
+        except httptools.HttpParserError as broken:
+            error = f"not HTTP: {broken}"
+        scanner, counter = self._scanner, capture.counter
+        payloads, scanner.payloads = scanner.payloads, []
+        alike = [counter.add(payload) for payload in payloads]
+        capture.stamp(len(payloads), at_ns, lag_ns)
+        is_between = self._ended_chunk and data[-1:] == b"\n" and scanner.is_between_events
+        if not is_between or None in alike:
+            self._repeat = None
+        elif len(payloads) == 1 and alike[0] is not None:
+            self._remember(payloads[0], alike[0])
+        if error:
+            self.finish("broken", at_ns, error)
+        elif self._is_over:
             self.finish("complete", at_ns)
-        elif self._done_ns is None and capture.payloads and capture.payloads[-1].strip() == DONE:
+        elif counter.done and self._done_ns is None:
             self._done_ns = at_ns
 
+    def _remember(self, payload: bytes, shown: Shown) -> None:
+        """Keep what surrounds the text of an event that had a read of its own."""
+        text = _find_text(payload)
+        if text and b"\n" not in payload:  # which several data lines leave
+            start, end = text.span(1)
+            around = payload[:start], payload[end:] + b"\n\n\r\n"
+            known = self._repeat[2] if self._repeat and self._repeat[:2] == around else {}
+            self._repeat = *around, known | {start == end: shown}
+
+    def _repeats(self, data: bytes) -> bool:
+        """Whether a read is like the remembered one but for its text; if so, count its tokens."""
+        if self._repeat is None:
+            return False
+        before, after, known = self._repeat
+        size, _, event = data.partition(b"\r\ndata: ")
+        start, end = len(before), len(event) - len(after)
+        if (
+            event.startswith(before)
+            and event.endswith(after)
+            and (shown := known.get(start == end))
+            and size == b"%x" % (len(event) + 4)
+            and _is_string(event, start, end)
+        ):
+            self.capture.counter.add_alike(len(event) - 4, shown)
+            return True
+        return False
+
     def finish(self, ended: str, at_ns: int, detail: str | None = None) -> None:
-        """The capture is over: nothing more will be read into it."""
-        capture = self.capture
-        capture.end(ended, at_ns, detail)
-        if capture.payloads:
-            capture.body_start = self._scanner.left[: self._keep_body_bytes]
+        """End the capture: nothing more will be read into it."""
+        self.capture.end(ended, at_ns, detail)
+        if self.capture.stamps_ns:
+            self.capture.body_start = self._scanner.left[: self._keep_body_bytes]
         self.withdraw()
 
     def withdraw(self) -> None:
-        """Nothing more is read into the capture by this response; another one may go on with it."""
-        self._between_events = False
+        """Read nothing more into the capture; another response may go on with it."""
+        self._repeat = None
         self._parser = None  # it refers to this object: no cycle is left for the collector
         if not self.finished.done():
             self.finished.set_result(None)
 
     def expire(self, now_ns: int, timeouts: Timeouts) -> None:
-        """End the capture if it owes something for too long."""
+        """End the capture if one of its timeouts has expired."""
         capture = self.capture
         if self._done_ns is not None:
             if now_ns - self._done_ns > _DONE_GRACE_NS:
                 self.finish("complete", self._done_ns)
             return
-        sent_ns = capture.sent_ns or self._started_ns  # a server that takes no request owes one, too
-        stamps = capture.stamps_ns
-        if now_ns - sent_ns < min(timeouts.first_token_s, timeouts.total_s) * 1e9 and (
-            not stamps or now_ns - stamps[-1] < timeouts.between_tokens_s * 1e9
-        ):
-            return  # nothing can be owed yet: no need to know whether the first token has come
-        while not self._peeking.saw_token and self._peeked < len(capture.payloads):
-            self._peeking.add(capture.payloads[self._peeked])
-            self._peeked += 1
-        if now_ns - sent_ns > timeouts.total_s * 1e9:
+        # A server that does not even take the request is waited for from the start.
+        waited_s = (now_ns - (capture.sent_ns or self._started_ns)) / 1e9
+        if waited_s > timeouts.total_s:
             self.finish("timeout", now_ns, f"not over {timeouts.total_s:g} s after it was sent")
-        elif self._peeking.saw_token:
-            if now_ns - stamps[-1] > timeouts.between_tokens_s * 1e9:
-                self.finish("timeout", now_ns, f"no token for {timeouts.between_tokens_s:g} s")
-        elif now_ns - sent_ns > timeouts.first_token_s * 1e9:
-            self.finish("timeout", now_ns, f"no first token after {timeouts.first_token_s:g} s")
-
-
-def _whole_event(data: bytes) -> bytes | None:
-    """The payload of a read that is one chunk of HTTP that is one event; None for any other bytes.
-
-    Nearly every read of a real stream is. Where parser and scanner are between two of them, such a read
-    leaves both as they were, so neither needs to see it.
-    """
-    size, _, event = data.partition(b"\r\ndata: ")
-    payload = event[:-4]
-    if (
-        event[-4:] == b"\n\n\r\n"
-        and size == b"%x" % (len(payload) + 8)
-        and b"\n" not in payload
-        and b"\r" not in payload
-    ):
-        return payload
-    return None
+        elif not capture.counter.saw_token:
+            if waited_s > timeouts.first_token_s:
+                self.finish("timeout", now_ns, f"no first token after {timeouts.first_token_s:g} s")
+        elif now_ns - capture.stamps_ns[-1] > timeouts.between_tokens_s * 1e9:
+            self.finish("timeout", now_ns, f"no token for {timeouts.between_tokens_s:g} s")

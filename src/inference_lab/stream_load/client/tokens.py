@@ -1,30 +1,38 @@
-"""What the payloads of one stream say: which are chunks with output, which are errors, what is odd.
+"""What the events of one stream mean: which hold tokens and how many, which are errors, what is odd.
 
-Interprets JSON; knows neither times nor HTTP. Whatever a server writes, `add` takes it.
+Interprets JSON; knows neither times nor HTTP. `add` takes whatever a server writes.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from inference_lab.stream_load.client.usage import Shown, Total, settle, whole
+from inference_lab.stream_load.client.usage import Chunk, Total, correct, whole
 
-DONE = b"[DONE]"
 _CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 _NOTES = 8  # of one stream; a server may be odd in every event
-_TEXT = re.compile(rb'"(?:text|content)": ?"([^"\\\x00-\x1f]*)"')
-_PLAIN = re.compile(rb"[ !#-\[\]-~]*")
 _WORD = re.compile(rb"[A-Za-z_-]+")  # such as ping or null: no part of a chunk that was torn
 _raw_decode = json.JSONDecoder(parse_constant=lambda _: None).raw_decode  # NaN is no JSON for a record
 
 
+class Shown(NamedTuple):
+    """The tokens that a chunk shows by itself, and whether its text is empty.
+
+    0 tokens: it may hold one and shows none, as an empty delta before the first token, or a bare
+    finish_reason.
+    """
+
+    tokens: int
+    is_empty: bool
+
+
 class TokenCounter:
-    """Interprets the payloads of one stream in order.
+    """Interprets the events of one stream in order.
 
     A chunk shows as many tokens as its `token_ids` list; without them it is one token, also when its text is
     empty. In a chat a role alone is none, and before the first token an empty delta is none unless the
-    totals (`usage`: in every chunk, in the last, in a chunk of its own) say so; see `tokens.settle`.
+    totals (`usage`: in every chunk, in the last, in a chunk of its own) say so; see `usage.correct`.
     """
 
     def __init__(self) -> None:
@@ -33,169 +41,162 @@ class TokenCounter:
         self.error: str | None = None
         self.done = False
         self.saw_token = False
+        self.received_bytes = 0
         self.notes: list[str] = []
-        self._chunks: list[Shown] = []
+        self._chunks: list[tuple[int, Shown]] = []
         self._usages: dict[int, Mapping[str, Any]] = {}
         self._streams_reasoning = self._has_others = False
         self._events = 0
-        self._before = self._after = b""
-        self._alike: dict[bool, tuple[int, bool]] = {}
 
-    def add(self, payload: bytes) -> None:
-        """Take the next payload."""
-        event, self._events = self._events, self._events + 1
-        if (alike := self._look_alike(payload)) is not None:
-            self._chunks.append((event, alike[0], alike[1]))
-            return
-        try:
-            self._interpret(event, payload)
-        except RecursionError:
-            self._odd(f"event {event + 1} is nested too deeply to be read")
+    def add(self, payload: bytes) -> Shown | None:
+        """Take the next event. Return what it shows, if every event shows the same that differs in one text.
 
-    def _interpret(self, event: int, payload: bytes) -> None:
-        word = payload.strip()
-        if word == DONE:
-            self.done = True
-            return
-        if not word:
-            return
-        if _WORD.fullmatch(word):
-            self._note(f"an event is no chunk: {word.decode()}")
-            return
-        try:
-            said = parse(payload)
-        except ValueError as error:  # bytes that are not UTF-8, too
-            self._odd(f"event {event + 1} is not JSON ({error}): {payload.decode(errors='replace')}")
-            return
-        if isinstance(said, dict) and (said.get("error") or said.get("object") == "error"):
-            self._fail(error_text(said))
-        elif _is_other(said):
-            self._note(f"an event is no chunk: {payload.decode()}")
-        elif _is_chunk(said):
-            had, seen = len(self._chunks), self.saw_token
-            self._add_chunk(event, said)
-            # What is the same of every such chunk hangs neither on those before it nor on more than one.
-            if seen and len(self._chunks) == had + 1 and self.usage is None and self.finish_reason is None:
-                self._remember(payload, self._chunks[-1])
-        else:
-            self._odd(f"event {event + 1} is no chunk: {payload.decode(errors='replace')}")
-
-    def _remember(self, payload: bytes, chunk: Shown) -> None:
-        """Keep what a chunk was, for those that differ from it in one text alone."""
-        if (found := _TEXT.search(payload)) is None:
-            return
-        start, end = found.span(1)
-        if (payload[:start], payload[end:]) != (self._before, self._after):
-            self._before, self._after = payload[:start], payload[end:]
-            self._alike.clear()
-        self._alike[end > start] = chunk[1], chunk[2]
-
-    def _look_alike(self, payload: bytes) -> tuple[int, bool] | None:
-        """(tokens, is empty) of a chunk without parsing it, if one that was parsed is like it.
-
-        `_before` ends with the quote that opens the value of a `text` or `content`, `_after` begins with
-        the one that closes it. Any characters between that need no escape make the same JSON with another
-        string there, and nothing asks more of that string than whether it is empty.
+        Such a text is empty in both or in neither. None where the events before it count, or where more
+        follows from it than tokens.
         """
-        before, after = self._before, self._after
-        start, end = len(before), len(payload) - len(after)
-        if start <= end and payload.startswith(before) and payload.endswith(after):
-            alike = self._alike.get(start < end)
-            if alike is not None and _PLAIN.fullmatch(payload, start, end):
-                return alike
+        self._events += 1
+        self.received_bytes += len(payload)
+        before, saw_token = len(self._chunks), self.saw_token
+        try:
+            self._interpret(payload)
+        except RecursionError:
+            self._odd("is nested too deeply to be read")
+        is_one = len(self._chunks) == before + 1
+        if saw_token and is_one and self.usage is None and self.finish_reason is None:
+            return self._chunks[-1][1]
         return None
+
+    def add_alike(self, size: int, shown: Shown) -> None:
+        """Take an event of this size of which `add` has said what it shows."""
+        self._chunks.append((self._events, shown))
+        self._events += 1
+        self.received_bytes += size
+
+    def _interpret(self, payload: bytes) -> None:
+        word = payload.strip()
+        if word == b"[DONE]":
+            self.done = True
+        elif _WORD.fullmatch(word):
+            self._note(f"an event is no chunk: {word.decode()}")
+        elif word:
+            try:
+                value = parse(payload)
+            except ValueError as error:  # bytes that are not UTF-8, too
+                self._odd(f"is not JSON ({error})", payload)
+            else:
+                self._interpret_json(value, payload)
+
+    def _interpret_json(self, value: Any, payload: bytes) -> None:
+        if not isinstance(value, dict):
+            self._odd("is no chunk", payload)
+        elif value.get("error") or value.get("object") == "error":
+            self._fail(error_text(value))
+        elif value and not ("choices" in value or "usage" in value or value.get("type") == "ping"):
+            self._note(f"an event is no chunk: {payload.decode()}")  # such as {"detail": ...}
+        elif _is_chunk(value):
+            self._add_chunk(value)
+        else:
+            self._odd("is no chunk", payload)
 
     def _fail(self, error: str) -> None:
         self.error = self.error or error
 
-    def _odd(self, what: str) -> None:
-        """What may be a lost part of the answer is an error; after the answer's end it is not."""
+    def _odd(self, what: str, payload: bytes = b"") -> None:
+        """What may be a lost part of the answer is an error; after the answer's end it is a note."""
+        text = f"event {self._events} {what}"
+        text += f": {payload.decode(errors='replace')}" if payload else ""
         if self.finish_reason is None:
-            self._fail(what)
+            self._fail(text)
         else:
-            self._note(what)
+            self._note(text)
 
     def _note(self, note: str) -> None:
         if len(self.notes) < _NOTES and note not in self.notes:
             self.notes.append(note)
 
-    def _add_chunk(self, event: int, said: Mapping[str, Any]) -> None:
-        for choice in said.get("choices") or ():
+    def _add_chunk(self, chunk: Mapping[str, Any]) -> None:
+        for choice in chunk.get("choices") or ():
             if index := choice.get("index"):
                 self._has_others = True
                 self._note(f"a choice of index {index} is not timed; usage, which counts it, is not used")
-                continue
-            finish = choice.get("finish_reason") or None
-            if finish in ("abort", "error"):
-                self._fail(f"finish_reason {finish}")
-            shown = self._shown(choice)
-            if self.finish_reason is not None and shown is not None and not shown[1]:
-                self._note("output came after a finish_reason")
-            if finish is not None:
-                self.finish_reason = finish
-                shown = shown or (0, True)  # the token that ended the answer may have come with it
-            if shown is not None:
-                self.saw_token = self.saw_token or shown[0] > 0
-                self._chunks.append((event, shown[0], shown[1]))
-        usage = said.get("usage")
+            else:
+                self._add_choice(choice)
+        usage = chunk.get("usage")
         if isinstance(usage, dict):
             self.usage = usage
             self._usages[len(self._chunks)] = usage
 
-    def _shown(self, choice: Mapping[str, Any]) -> tuple[int, bool] | None:
-        """(tokens, is empty) of what this choice shows; None where it has no place for output."""
+    def _add_choice(self, choice: Mapping[str, Any]) -> None:
+        finish = choice.get("finish_reason") or None
+        if finish in ("abort", "error"):
+            self._fail(f"finish_reason {finish}")
+        shown = self._shown(choice)
+        if self.finish_reason is not None and shown is not None and not shown.is_empty:
+            self._note("output came after a finish_reason")
+        if finish is not None:
+            self.finish_reason = finish
+            shown = shown or Shown(0, True)  # the token that ended the answer may have come with it
+        if shown is not None:
+            self.saw_token = self.saw_token or shown.tokens > 0
+            self._chunks.append((self._events - 1, shown))
+
+    def _shown(self, choice: Mapping[str, Any]) -> Shown | None:
+        """What this choice shows; None where it has no place for output."""
         delta: Mapping[str, Any] = choice.get("delta") or {}
         is_chat = bool(delta) or "text" not in choice
         if is_chat:
-            filled = [key for key, value in delta.items() if key != "role" and _is_output(value)]
-            self._look_at(filled, delta)
-            is_empty, has_place = not filled, any(delta.get(key) == "" for key in _CONTENT)
+            is_empty = not self._output(delta)
+            has_place = any(delta.get(key) == "" for key in _CONTENT)
         else:
             is_empty, has_place = not choice["text"], choice["text"] is not None
         ids = choice.get("token_ids")
         if isinstance(ids, list) and (ids or is_empty):
-            return (len(ids), is_empty) if ids else None
+            return Shown(len(ids), is_empty) if ids else None
         if not is_empty:
-            return 1, False
+            return Shown(1, False)
         if not has_place:
             return None
         if is_chat and not self.saw_token:
-            return None if "role" in delta else (0, True)
-        return 1, True
+            return None if "role" in delta else Shown(0, True)
+        return Shown(1, True)
 
-    def _look_at(self, filled: Sequence[str], delta: Mapping[str, Any]) -> None:
-        """See what kind of output the keys of a delta are."""
+    def _output(self, delta: Mapping[str, Any]) -> bool:
+        """Whether a delta holds output: a flag or a number is none. Notes which kind it is."""
+        filled = [key for key, value in delta.items() if isinstance(value, str | list | dict) and value]
+        filled = [key for key in filled if key != "role"]
         for key in filled:
             if key not in _CONTENT:
                 self._note(f"delta key {key!r} is not known; what it holds counts as output")
             if ("reason" in key or "think" in key) and isinstance(delta[key], str):
                 self._streams_reasoning = True
+        return bool(filled)
 
-    def settle(self, most: Callable[[], int]) -> tuple[list[tuple[int, int]], int]:
-        """(event, tokens) of the chunks that hold tokens, and how many all chunks show by themselves.
+    def settle(self, most: Callable[[int], int]) -> tuple[list[tuple[int, int]], int]:
+        """(event, tokens) of the chunks that hold tokens, and how many tokens all chunks show by themselves.
 
-        `most` says what a total may be at most: no number that a server wrote decides how long a list grows.
+        `most(received bytes)` is the largest total to be believed: no number that a server wrote decides how
+        long a list grows.
         """
-        shown, streamed = self._chunks, self._streams_reasoning
-        counted = sum(tokens for _, tokens, _ in shown)
-        if counted > len(shown) and counted > most():  # more than one a chunk: its `token_ids` say so
+        chunks, streamed = self._chunks, self._streams_reasoning
+        counted = sum([tokens for _, (tokens, _) in chunks])
+        if counted > len(chunks) and counted > most(self.received_bytes):  # by `token_ids`
             self._note(f"token_ids say {counted} tokens, more than can be; the chunks are counted instead")
-            shown = [(event, min(tokens, 1), is_empty) for event, tokens, is_empty in shown]
-            counted = sum(tokens for _, tokens, _ in shown)
+            chunks = [(event, Shown(min(tokens, 1), is_empty)) for event, (tokens, is_empty) in chunks]
+            counted = sum([tokens for _, (tokens, _) in chunks])
         last = None if self._has_others else Total.of(self.usage or {})
-        texts = sum(not is_empty for _, _, is_empty in shown)
+        texts = sum([not is_empty for _, (_, is_empty) in chunks])
         if last is None or last.visible(streamed=streamed) == counted == texts:
-            return [(event, tokens) for event, tokens, _ in shown if tokens], counted
+            return [(event, tokens) for event, (tokens, _) in chunks if tokens], counted
         totals = {upto: Total.of(usage) for upto, usage in self._usages.items()}
         visible = {upto: total.visible(streamed=streamed) for upto, total in totals.items() if total}
-        chunks, note = settle(shown, visible, most)
-        if note:
+        corrected = [Chunk(event, *shown) for event, shown in chunks]
+        if note := correct(corrected, visible, lambda: most(self.received_bytes)):
             self._note(note)
-        return chunks, counted
+        return [(chunk.event, chunk.tokens) for chunk in corrected if chunk.tokens], counted
 
     @property
     def hidden_tokens(self) -> int | None:
-        """The tokens made that no chunk shows; None when the server says nothing of such."""
+        """The tokens made that no chunk shows; None when the server reports none of that kind."""
         total = Total.of(self.usage or {})
         if total is None or (total.reasoning is None and not total.rejected):
             return None
@@ -203,44 +204,28 @@ class TokenCounter:
 
     @property
     def prompt_tokens(self) -> int | None:
-        """The length of the prompt, if the server says it."""
+        """The length of the prompt, if the server reports it."""
         return whole((self.usage or {}).get("prompt_tokens"))
 
 
 def parse(payload: bytes) -> Any:
-    """The JSON value of a payload, NaN and infinities as None; raises ValueError when it is none."""
+    """Return the JSON value of a payload, NaN and infinities as None; raises ValueError when it is none."""
     text = payload.decode().strip()
-    said, end = _raw_decode(text)
+    value, end = _raw_decode(text)
     if end != len(text):
         raise ValueError(f"more after the value, at character {end}")
-    return said
+    return value
 
 
-def _is_output(value: Any) -> bool:
-    """Whether a delta's value can be output: a flag or a number beside it is not."""
-    return isinstance(value, str | list | dict) and bool(value)
-
-
-def _is_other(said: Any) -> bool:
-    """Whether an object says something that is no part of an answer, such as `detail`."""
-    return (
-        isinstance(said, dict)
-        and bool(said)
-        and not ("choices" in said or "usage" in said or said.get("type") == "ping")
-    )
-
-
-def _is_chunk(said: Any) -> bool:
-    if not isinstance(said, dict):
-        return False
-    choices = said.get("choices") or []
+def _is_chunk(value: Mapping[str, Any]) -> bool:
+    choices = value.get("choices") or []
     return isinstance(choices, list) and all(
         isinstance(choice, dict) and isinstance(choice.get("delta") or {}, dict) for choice in choices
     )
 
 
-def error_text(said: Any) -> str:
-    """The message of an OpenAI-style error object, or the object itself as text."""
-    error = said.get("error", said) if isinstance(said, dict) else said
+def error_text(value: Any) -> str:
+    """Return the message of an OpenAI-style error object, or the object itself as text."""
+    error = value.get("error", value) if isinstance(value, dict) else value
     message = error.get("message") if isinstance(error, dict) else error
     return str(message or error)

@@ -1,30 +1,32 @@
-"""How many tokens each chunk of a stream holds: what the chunks show against what the server's totals say.
+"""What the totals of a server (`usage`) say against what its chunks show.
 
-Knows neither time nor JSON text. A chunk with text holds at least one token, whatever a total says.
+A chunk with text holds at least one token, whatever a total says.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
-
-Shown = tuple[int, int, bool]
-"""An event that shows output, the tokens it shows by itself, whether its text is empty.
-
-0 tokens where it may hold one and shows none: an empty delta before the first, a bare finish_reason.
-"""
 
 
 @dataclass(slots=True)
-class _Chunk:
+class Chunk:
+    """An event that has a place for output: the tokens in it, and whether its text is empty."""
+
     event: int
     tokens: int
     is_empty: bool
 
+    def take(self, most: int) -> int:
+        """Take up to so many tokens from it and return how many; one with text keeps one."""
+        taken = min(self.tokens - (not self.is_empty), most)
+        self.tokens -= taken
+        return taken
+
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What one `usage` says: tokens made so far, and of these the ones that no chunk need show."""
+    """What one `usage` says: the tokens made so far, and those of them that no chunk need show."""
 
     tokens: int
     reasoning: int | None
@@ -58,77 +60,55 @@ def whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def settle(
-    shown: Sequence[Shown], totals: Mapping[int, int], most: Callable[[], int]
-) -> tuple[list[tuple[int, int]], str | None]:
-    """(event, tokens) of every event that holds tokens, by the totals where they can be; words where not.
+def correct(chunks: Sequence[Chunk], totals: Mapping[int, int], most: Callable[[], int]) -> str | None:
+    """Make the chunks hold as many tokens as the totals say; return why, where they cannot be believed.
 
-    `totals` say how many tokens there were when so many events had shown output. The last decides, unless
-    it is more than `most` says or less than the events with text. Earlier ones decide how many came in
-    between, unless one of them contradicts those events or a later one: servers send zeros, or lag behind.
+    `totals[n]` is how many tokens there were when n chunks had come. The last total decides, unless it is
+    more than `most()` or fewer than the chunks with text. Earlier ones decide how many came in between,
+    unless one of them contradicts those chunks or a later one: servers send zeros, or lag behind.
     """
-    chunks = [_Chunk(*each) for each in shown]
-    note = _settle(chunks, totals, most) if totals and chunks else None
-    return [(chunk.event, chunk.tokens) for chunk in chunks if chunk.tokens], note
-
-
-def _settle(chunks: Sequence[_Chunk], totals: Mapping[int, int], most: Callable[[], int]) -> str | None:
-    *_, (known, total) = totals.items()
-    if total > most():
-        return f"usage says {total} tokens, more than can be; the chunks are counted instead"
-    if total < _texts(chunks[:known]):
-        return f"usage says {total} tokens, fewer than the chunks with text; the chunks are counted instead"
-    if not _agree(chunks, totals):
+    if not (chunks and totals):
+        return None
+    known, total = list(totals.items())[-1]
+    texts = list(accumulate((not chunk.is_empty for chunk in chunks), initial=0))
+    doubt = "more than can be" if total > most() else ""
+    doubt = doubt or ("fewer than the chunks with text" if total < texts[known] else "")
+    if doubt:
+        return f"usage says {total} tokens, {doubt}; the chunks are counted instead"
+    falls = any(later < earlier for earlier, later in pairwise(totals.values()))
+    if falls or any(said < texts[upto] for upto, said in totals.items()):
         totals = {known: total}
-    before = told = 0
+    before = counted = 0
     for upto, said in totals.items():
         if upto > before:
-            _share(chunks[before:upto], said - told)
-            before, told = upto, said
+            _share(chunks[before:upto], said - counted)
+            before, counted = upto, said
     _take_away(chunks[:known], sum(chunk.tokens for chunk in chunks[:known]) - total)
     return None
 
 
-def _texts(chunks: Sequence[_Chunk]) -> int:
-    return sum(not chunk.is_empty for chunk in chunks)
+def _share(chunks: Sequence[Chunk], total: int) -> None:
+    """Make these chunks hold `total` tokens, which the server reported for them together.
 
-
-def _agree(chunks: Sequence[_Chunk], totals: Mapping[int, int]) -> bool:
-    if len(totals) == 1:
-        return True
-    texts = [0]
-    for chunk in chunks:
-        texts.append(texts[-1] + (not chunk.is_empty))
-    enough = all(total >= texts[upto] for upto, total in totals.items())
-    return enough and all(earlier <= later for earlier, later in pairwise(totals.values()))
-
-
-def _share(chunks: Sequence[_Chunk], total: int) -> None:
-    """Make the tokens of these chunks sum to `total`, which the server said of them together.
-
-    Where exactly as many are missing as chunks may hold one unseen, those hold them. Else they are
-    spread evenly, the earliest first: where a chunk holds several tokens nothing says which.
+    If exactly as many are missing as chunks may hold one unseen, those hold them. Otherwise they are spread
+    evenly, the earliest first: where a chunk holds several tokens nothing says which.
     """
     missing = total - sum(chunk.tokens for chunk in chunks)
     if missing <= 0:
         _take_away(chunks, -missing)
         return
-    unseen = [chunk for chunk in chunks if not chunk.tokens]
+    *inner, last = chunks
+    opens, ends = [chunk for chunk in inner if not chunk.tokens], [last] * (not last.tokens)
+    unseen = [*opens, *ends]
     seen = [chunk for chunk in chunks if chunk.tokens] or unseen
-    ends = [chunk for chunk in unseen if chunk is chunks[-1]]
-    opens = [chunk for chunk in unseen if chunk is not chunks[-1]]
     into = next((some for some in (ends, opens, unseen) if len(some) == missing), seen)
     each, more = divmod(missing, len(into))
     for index, chunk in enumerate(into):
         chunk.tokens += each + (index < more)
 
 
-def _take_away(chunks: Sequence[_Chunk], surplus: int) -> None:
-    """Take tokens from empty chunks first, from the end; a chunk with text keeps one."""
-    if surplus <= 0:
-        return
-    last_first = list(reversed(chunks))
+def _take_away(chunks: Sequence[Chunk], surplus: int) -> None:
+    """Take tokens from empty chunks first, from the end."""
+    last_first = chunks[::-1] if surplus > 0 else ()
     for chunk in sorted(last_first, key=lambda chunk: not chunk.is_empty):
-        taken = min(chunk.tokens - (not chunk.is_empty), surplus)
-        chunk.tokens -= taken
-        surplus -= taken
+        surplus -= chunk.take(surplus)

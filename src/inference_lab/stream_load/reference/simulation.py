@@ -100,8 +100,7 @@ class InProcessServer:
         def emit(number: int) -> None:
             last = number == job.output_tokens
             choice = {"text": " t", "finish_reason": "length" if last else None}
-            capture.payloads.append(json.dumps({"choices": [choice]}).encode())
-            capture.stamp(now_ns(), 0)
+            capture.add(json.dumps({"choices": [choice]}).encode(), now_ns(), 0)
             if last:
                 capture.end("complete", now_ns())
                 over.set()
