@@ -34,7 +34,6 @@ class TestArrivalClock(unittest.TestCase):
     """The conversion and its refusals."""
 
     def setUp(self) -> None:
-        """A clock under test on clocks that the test moves."""
         self.clocks = Clocks()
         self.clock = ArrivalClock(wall_ns=self.clocks.wall_ns, monotonic_ns=self.clocks.monotonic_ns)
         self.addCleanup(self.clock.close)
@@ -58,7 +57,6 @@ class TestArrivalClock(unittest.TestCase):
         self.assertAlmostEqual(self.read(arrived[1]) or 0, arrived[0], delta=200)
 
     def test_a_late_read_keeps_the_arrival(self) -> None:
-        """However late the read is, the time is that of the arrival."""
         arrived = self.arrive()
         self.clocks.now_ns += 30 * MS
         self.check(arrived)

@@ -88,7 +88,6 @@ class TestDriver(unittest.TestCase):
         self.assertEqual(admitted, [0, 0, 0, 0, *ended[:12]])
 
     def test_without_a_gate_all_are_in_flight(self) -> None:
-        """The peak is the gate's doing: without it, 16 are in flight."""
         _, transport = drive(Schedule("burst", requests=16), None, batch=2)
         self.assertEqual(transport.peak, 16)
 
@@ -171,7 +170,7 @@ class Refusing:
 class TestRetries(unittest.TestCase):
     """Retries are off by default, and recorded."""
 
-    def statuses(self, retries: int, *statuses: int | None) -> list[tuple[int, int | None]]:
+    def attempts(self, retries: int, *statuses: int | None) -> list[tuple[int, int | None]]:
         """(attempt, status) of every attempt that was delivered."""
 
         async def run() -> list[Attempt]:
@@ -190,15 +189,12 @@ class TestRetries(unittest.TestCase):
 
         return [(a.attempt, a.capture.http_status) for a in run_in_virtual_time(run)]
 
-    def test_off_by_default(self) -> None:
-        """A refusal is final."""
-        self.assertEqual(self.statuses(0, 503, 200), [(1, 503)])
-
-    def test_every_attempt_is_recorded(self) -> None:
-        """Refusals and lost connections are tried again, each attempt with its number."""
-        self.assertEqual(self.statuses(3, 429, None, 200), [(1, 429), (2, None), (3, 200)])
-        self.assertEqual(self.statuses(1, 503, 503, 200), [(1, 503), (2, 503)])
-
-    def test_what_would_fail_again_is_not(self) -> None:
-        """A request that the server understood and refused is not repeated."""
-        self.assertEqual(self.statuses(3, 400, 200), [(1, 400)])
+    def test_retries(self) -> None:
+        for retries, answers, attempts in (
+            (0, (503, 200), [(1, 503)]),
+            (3, (429, None, 200), [(1, 429), (2, None), (3, 200)]),
+            (1, (503, 503, 200), [(1, 503), (2, 503)]),
+            (3, (400, 200), [(1, 400)]),  # understood and refused: it would fail again
+        ):
+            with self.subTest(answers):
+                self.assertEqual(self.attempts(retries, *answers), attempts)

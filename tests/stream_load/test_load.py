@@ -41,11 +41,9 @@ class LoadCase(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """A server that answers 8 requests a step."""
         cls.base_url = cls.enterClassContext(reference_server(ttft_ms=2, itl_ms=1, max_num_seqs=8))
 
     def setUp(self) -> None:
-        """A folder for the runs of this test."""
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.output = self.place / "run"
 
@@ -175,7 +173,7 @@ class TestLoad(LoadCase):
     def test_progress_line(self) -> None:
         """One line says what is in flight, done, failed, how fast, and how long it will take."""
         now = Snapshot(in_flight=4, done=10, failed=1, tokens=640)
-        line = describe(now, total=40, elapsed_s=5.0, tokens_per_s=128.0)
+        line = describe(now, 40, 5.0)
         self.assertEqual(line, "5 s: 4 in flight, 10/40 done, 1 failed, 128 tokens/s, about 15 s to go")
 
 

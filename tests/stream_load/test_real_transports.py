@@ -39,7 +39,6 @@ class TransportCase(unittest.TestCase):
     """A folder for each test, and the command as its user starts it."""
 
     def setUp(self) -> None:
-        """A place that is gone afterwards."""
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.output = self.place / "run"
 
@@ -74,7 +73,6 @@ class TestTls(TransportCase):
     """https, in the event loop that a load really uses."""
 
     def setUp(self) -> None:
-        """A server with a certificate that it signed itself."""
         super().setUp()
         self.certificate, key = self.place / "cert.pem", self.place / "key.pem"
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]

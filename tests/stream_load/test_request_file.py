@@ -15,7 +15,6 @@ class TestRequestFile(unittest.TestCase):
     """Folders, lines, resuming."""
 
     def setUp(self) -> None:
-        """A place for runs."""
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.folder = self.place / "run"
 

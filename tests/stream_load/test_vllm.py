@@ -53,7 +53,6 @@ class VllmTest(unittest.TestCase):
     """A folder with an environment as pip leaves it, and a declaration of it."""
 
     def setUp(self) -> None:
-        """The declaration pins what the environment will hold; the environment does not exist yet."""
         self.base = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.folder = self.base / "environment"
         self.site = self.folder / _LIBRARY
@@ -202,7 +201,6 @@ class VllmServerTest(VllmTest):
     """start_server with kind vllm."""
 
     def setUp(self) -> None:
-        """An environment, a model and a log's place."""
         super().setUp()
         self.make()
         os.environ[VARIABLE] = str(self.folder)
@@ -292,7 +290,6 @@ class TraceTest(VllmTest):
     """`python workflow/envs/vllm/trace.py`."""
 
     def setUp(self) -> None:
-        """An environment and one declared finding."""
         super().setUp()
         self.make()
         os.environ[VARIABLE] = str(self.folder)

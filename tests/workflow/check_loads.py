@@ -27,7 +27,6 @@ class TestLoads(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """A load as a user starts it, with no option but where and how much; no calibration is near."""
         cls.enterClassContext(mock.patch.object(own_load, "CALIBRATION", "none"))
         cls.enterClassContext(mock.patch.object(installed, "check_loaded"))  # tests, too, are loaded here
         cls.base_url = cls.enterClassContext(reference_server(ttft_ms=2, itl_ms=1))
@@ -36,7 +35,6 @@ class TestLoads(unittest.TestCase):
         assert status == 0, error
 
     def setUp(self) -> None:
-        """A copy of the load's folder."""
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()), "run1")
         shutil.copytree(self.made, self.folder)
 

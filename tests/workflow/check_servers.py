@@ -44,7 +44,6 @@ class GuardTest(unittest.TestCase):
     """A command and its children end together, whatever happens to whom."""
 
     def setUp(self) -> None:
-        """A folder for the log."""
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory())) / "server.log"
 
     def family(self) -> list[int]:

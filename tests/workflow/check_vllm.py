@@ -46,14 +46,12 @@ class VllmCheck(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Skip where there is no environment."""
         try:
             cls.environment = find_environment()
         except MeasurementRefused as refused:
             raise unittest.SkipTest(str(refused)) from None
 
     def setUp(self) -> None:
-        """A folder for the log."""
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory()), "server.log")
 
     def test_a_prompt_in_chunks_and_a_death(self) -> None:

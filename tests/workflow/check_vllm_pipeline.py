@@ -93,7 +93,6 @@ class TestPipeline(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """All of them measured into one folder."""
         cls.sections = sections()
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.enterClassContext(contextlib.chdir(folder))

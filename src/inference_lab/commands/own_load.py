@@ -5,7 +5,7 @@ inside it is the same as under results/, but for a prediction.
 """
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -33,9 +33,9 @@ CALIBRATION = "calibration"  # the record under results/ that says what the clie
 
 
 def load(args: argparse.Namespace) -> tuple[str, int]:
-    """(what happened in words, exit status) of a load: recorded, sealed and summarised.
+    """Record, seal and summarise a load; return what happened, in words, and the exit status.
 
-    A run that was stopped keeps its partial record, which --resume continues.
+    A load that was stopped keeps its partial record, which --resume continues.
     """
     if args.slo:  # what is undeclared here costs no import
         from inference_lab.analysis.metrics import goodput
@@ -51,8 +51,9 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
     if args.resume and (folder / MANIFEST).exists():
         reopen(folder, options)
+    began_s = monotonic()
     with terminal.live_line() as show:
-        result = load_cli.run(args, _showing(show, args.requests))
+        result = load_cli.run(args, lambda now: show(describe(now, args.requests, monotonic() - began_s)))
     if result.requests_path.name != NAME:
         said = f"stopped: kept in {result.requests_path}; --resume continues it"
         requests, _ = read_requests(result.requests_path, partial=True)
@@ -86,22 +87,7 @@ def reopen(folder: Path, options: LoadOptions) -> None:
     (folder / MANIFEST).unlink()
 
 
-def _showing(show: Callable[[str], None], total: int | None) -> Callable[[Snapshot], None]:
-    """Return what shows the state of a load as one line."""
-    started_s = before_s = monotonic()
-    tokens = 0
-
-    def watch(now: Snapshot) -> None:
-        nonlocal before_s, tokens
-        now_s = monotonic()
-        rate = max(now.tokens - tokens, 0) / max(now_s - before_s, 1e-9)
-        before_s, tokens = now_s, now.tokens
-        show(describe(now, total=total, elapsed_s=now_s - started_s, tokens_per_s=rate))
-
-    return watch
-
-
-def describe(now: Snapshot, *, total: int | None, elapsed_s: float, tokens_per_s: float) -> str:
+def describe(now: Snapshot, total: int | None, elapsed_s: float) -> str:
     """Return the state of a load as one line."""
     of_total = "" if total is None else f"/{total}"
     left = ""
@@ -109,7 +95,7 @@ def describe(now: Snapshot, *, total: int | None, elapsed_s: float, tokens_per_s
         left = f", about {elapsed_s / now.done * (total - now.done):.0f} s to go"
     return (
         f"{elapsed_s:.0f} s: {now.in_flight} in flight, {now.done}{of_total} done,"
-        f" {now.failed} failed, {tokens_per_s:.0f} tokens/s{left}"
+        f" {now.failed} failed, {now.tokens / elapsed_s:.0f} tokens/s{left}"
     )
 
 

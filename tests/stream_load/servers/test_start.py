@@ -14,7 +14,6 @@ class ServerTest(unittest.TestCase):
     """start_server."""
 
     def setUp(self) -> None:
-        """A folder for the log."""
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory())) / "server.log"
 
     def test_the_steps_of_a_reference_server(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.stream_load.servers.process import (
+    STEP_COLUMNS,
     Server,
     get,
     log_tail,
@@ -32,10 +33,10 @@ from inference_lab.stream_load.servers.process import (
 SCRIPTS = Path("workflow/envs/vllm")
 MODEL_NAME = "model"
 READY_S = 240.0
-# Engine and worker poll each other for as long as there is work, and on two cores a client that lost its core
-# to them got it back 0.2 s later: whoever measures comes first.
+# Engine and worker poll each other while there is work. On two cores a client that lost its core to them got
+# it back 0.2 s later, so the server yields to whoever measures.
 _NICE = 10
-# Settings that are arguments of the same name; the others are said where they are used.
+# Settings that are arguments of the same name.
 _ARGUMENTS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "dtype", "block_size")
 SETTINGS = (*_ARGUMENTS, "kv_cache_gib", "enable_prefix_caching", "model", "port", "arguments", "ready_s")
 _SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_kv_heads", "seed")
@@ -127,26 +128,20 @@ def vllm_server(
 
 def iterations(log: Path) -> list[dict[str, Any]]:
     """Return a row for each iteration in a log: see STEP_COLUMNS. How many waited is not in the log."""
-    rows: list[dict[str, Any]] = []
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        if found := _ITERATION.search(line):
-            said = {name: int(value) for name, value in found.groupdict().items() if name != "elapsed_ms"}
-            elapsed_ms = float(found["elapsed_ms"])
-            rows.append(
-                {
-                    "step": said["step"],
-                    "started_ns": said["ended_ns"] - round(elapsed_ms * 1e6),
-                    "ended_ns": said["ended_ns"],
-                    "batch": said["prefill_requests"] + said["decode_requests"],
-                    "prefill_requests": said["prefill_requests"],
-                    "prefill_tokens": said["prefill_tokens"],
-                    "decode_requests": said["decode_requests"],
-                    "decode_tokens": said["decode_tokens"],
-                    "waiting": None,
-                    "elapsed_ms": elapsed_ms,
-                }
-            )
-    return rows
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return [_step_row(found) for line in text.splitlines() if (found := _ITERATION.search(line))]
+
+
+def _step_row(found: re.Match[str]) -> dict[str, Any]:
+    elapsed_ms = float(found["elapsed_ms"])
+    counts = {name: int(value) for name, value in found.groupdict().items() if name != "elapsed_ms"}
+    return {
+        **dict.fromkeys(STEP_COLUMNS),
+        **counts,
+        "started_ns": counts["ended_ns"] - round(elapsed_ms * 1e6),
+        "batch": counts["prefill_requests"] + counts["decode_requests"],
+        "elapsed_ms": elapsed_ms,
+    }
 
 
 def _arguments(settings: Mapping[str, Any]) -> list[str]:
@@ -248,7 +243,7 @@ def _kv_tokens(log: Path) -> int | None:
 
 
 def _block_size(base_url: str) -> int | None:
-    """From the labels of vllm:cache_config_info."""
+    """Return the block size in the labels of vllm:cache_config_info."""
     found = re.search(
         rb'cache_config_info\{[^}]*\bblock_size="(\d+)"', get(f"{root(base_url)}/metrics") or b""
     )
