@@ -8,9 +8,9 @@ from typing import Any
 from inference_lab.config.sections import read_measure
 from inference_lab.errors import ConfigError
 from inference_lab.experiments.observations import COLUMNS, measure, rows
-from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
+from inference_lab.mechanisms.numpy_semantics import OPERATIONS
 
-NAMES = [look.__name__ for look in OBSERVATIONS]
+NAMES = list(OPERATIONS)
 
 
 class RowsTest(unittest.TestCase):
@@ -19,7 +19,7 @@ class RowsTest(unittest.TestCase):
     def test_one_row_an_observation_in_order(self) -> None:
         """Every observation has a row under exactly COLUMNS, all text, the same when made again."""
         found = rows(NAMES)
-        self.assertEqual([row["observation"] for row in found], [look.__name__ for look in OBSERVATIONS])
+        self.assertEqual([row["observation"] for row in found], list(OPERATIONS))
         for row in found:
             self.assertEqual(tuple(row), COLUMNS)
             self.assertTrue(all(isinstance(value, str) for value in row.values()))
@@ -39,7 +39,7 @@ class RowsTest(unittest.TestCase):
         section: Any = read_measure({"by": "observations", "vary": {"observation": NAMES}}, "a test")
         told: list[tuple[int, int]] = []
         found = measure(section, lambda done, total: told.append((done, total)))
-        count = len(OBSERVATIONS)
+        count = len(OPERATIONS)
         self.assertEqual((found.kind, found.rows["raw.csv"], told), ("observation", count, [(count, count)]))
         self.assertEqual(list(csv.DictReader(io.StringIO(found.files["raw.csv"]))), rows(NAMES))
 

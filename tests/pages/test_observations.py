@@ -4,12 +4,12 @@ import unittest
 
 from inference_lab.analysis.summary_table import View
 from inference_lab.experiments.observations import rows
-from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
+from inference_lab.mechanisms.numpy_semantics import OPERATIONS
 from inference_lab.pages.observations import draw
 from inference_lab.records.record import Record
 from tests.checkout import judge_of
 
-NAMES = [look.__name__ for look in OBSERVATIONS]
+NAMES = list(OPERATIONS)
 SOURCE = {
     "experiment": "p0",
     "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},

@@ -27,7 +27,7 @@ from inference_lab.commands import run_stage, standalone
 from inference_lab.config.experiments import load_config
 from inference_lab.config.prediction import load_prediction
 from inference_lab.experiments.observations import COLUMNS, rows
-from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS
+from inference_lab.mechanisms.numpy_semantics import OPERATIONS
 from inference_lab.pages.analysis import pages
 from inference_lab.records.files import canonical
 from inference_lab.records.receipts import Receipts
@@ -258,7 +258,7 @@ class DeclarationsTest(FromTheTop):
     def test_every_property_of_p0_is_predicted(self) -> None:
         """p0 looks at every observation; each property of each has exactly one claim, nothing else has."""
         names = load_config().given()["experiments"]["p0"]["measure"]["vary"]["observation"]
-        self.assertEqual(names, [look.__name__ for look in OBSERVATIONS])
+        self.assertEqual(names, list(OPERATIONS))
         claims = load_prediction(Path(prediction_file("p0"))).claims
         claimed = [(claim.at["observation"], claim.of) for claim in claims]
         expected = [

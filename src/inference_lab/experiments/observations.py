@@ -5,23 +5,22 @@ from dataclasses import asdict, fields
 
 from inference_lab.config import sections
 from inference_lab.errors import ConfigError
-from inference_lab.mechanisms.numpy_semantics import OBSERVATIONS, Observation
+from inference_lab.mechanisms.numpy_semantics import OPERATIONS, Observation, observation
 from inference_lab.records.record import Measurement, tabulated
 
 COLUMNS = ("observation", *(field.name for field in fields(Observation)))
 
 
 def rows(names: Sequence[str]) -> list[dict[str, str]]:
-    """One row an observation, in the order named, as text under COLUMNS.
+    """One row per operation, in the order named, as text under COLUMNS.
 
     true or false; a shape or strides as numbers between blanks; empty where nothing is defined. Raises
-    ConfigError for a name that is none of OBSERVATIONS.
+    ConfigError for a name that is none of OPERATIONS.
     """
-    looks = {look.__name__: look for look in OBSERVATIONS}
-    if unknown := [name for name in names if name not in looks]:
-        raise ConfigError(f"no observation {unknown[0]!r}; there are {', '.join(looks)}")
+    if unknown := [name for name in names if name not in OPERATIONS]:
+        raise ConfigError(f"no observation {unknown[0]!r}; there are {', '.join(OPERATIONS)}")
     return [
-        {"observation": name, **{key: _text(value) for key, value in asdict(looks[name]()).items()}}
+        {"observation": name, **{key: _text(value) for key, value in asdict(observation(name)).items()}}
         for name in names
     ]
 

@@ -2,12 +2,11 @@
 
 Answers, for each operation that attention code is made of: does the result share memory with its source,
 what are its shape, strides, contiguity and bytes, does it own its data, and does a write on one side
-show on the other. Each observation is a function of a few lines that runs the operation on a fresh
-source and returns an `Observation`; OBSERVATIONS lists them. Nothing here is looked up: `observe`
-writes to both sides and looks.
+show on the other. OPERATIONS lists them; `observation` runs one on a fresh source and `observe` writes to
+both sides and looks. Nothing here is looked up.
 
 Does not know attention. Axes as everywhere: B sequences, T tokens, C width, H heads, D head width;
-`x` is (B=2, T=3, C=4), float64, in C order, so its strides are 96, 32, 8.
+`_X` is (B=2, T=3, C=4), float64, in C order, so its strides are 96, 32, 8.
 """
 
 from collections.abc import Callable
@@ -76,187 +75,60 @@ def _write_shows(written: Any, watched: Any) -> bool | None:
     return not np.array_equal(watched, before)
 
 
-def _x() -> Array:
-    return np.zeros((2, 3, 4))
+def observation(name: str) -> Observation:
+    """What the operation of that name in OPERATIONS does to a fresh source."""
+    source, operation = OPERATIONS[name]
+    source = deepcopy(source)
+    result = operation(source)
+    if name == "list_shallow_copy_inner":
+        return observe(source[0], result[0])
+    if not name.startswith("softmax"):
+        return observe(source, result)
+    raised = operation(source + np.reshape([0.0, 1.0], (2, 1, 1)))  # sequence 1 raised, sequence 0 looked at
+    return observe(source, result, mixes_sequences=not np.array_equal(result[0], raised[0]))
 
 
-def list_assignment() -> Observation:
-    """y = x: a second name for one list."""
-    source = [1, 2, 3]
-    result = source
-    return observe(source, result)
+def _add_in_place(x: Array) -> Array:
+    y = x
+    y += 1
+    return y
 
 
-def list_shallow_copy() -> Observation:
-    """x.copy() of a list of lists, an outer element replaced."""
-    source = [[1, 2], [3, 4]]
-    result = source.copy()
-    return observe(source, result)
+def _softmax(x: Array, axis: int) -> Array:
+    return np.exp(x) / np.exp(x).sum(axis, keepdims=True)
 
 
-def list_shallow_copy_inner() -> Observation:
-    """x.copy() of a list of lists, an element of an inner list replaced."""
-    source = [[1, 2], [3, 4]]
-    result = source.copy()
-    return observe(source[0], result[0])
+_X, _ROW, _COLUMN = np.zeros((2, 3, 4)), np.zeros(4), np.zeros((2, 3, 1))
+_ONE_TOKEN, _SLOTS = (np.zeros((2, 3, T, 5)) for T in (1, 8))  # (B, H, T, D)
 
-
-def basic_slice() -> Observation:
-    """x[:, 1:3]: tokens 1 and 2 of every sequence."""
-    source = _x()
-    result = source[:, 1:3]
-    return observe(source, result)
-
-
-def advanced_index() -> Observation:
-    """x[:, [2, 0]]: tokens chosen by a list."""
-    source = _x()
-    result = source[:, [2, 0]]
-    return observe(source, result)
-
-
-def swapaxes() -> Observation:
-    """x.swapaxes(1, 2)."""
-    source = _x()
-    result = source.swapaxes(1, 2)
-    return observe(source, result)
-
-
-def concatenate() -> Observation:
-    """np.concatenate([x, x], axis=1): how a dynamic cache grows."""
-    source = _x()
-    result = np.concatenate([source, source], axis=1)
-    return observe(source, result)
-
-
-def reshape_contiguous() -> Observation:
-    """x.reshape(B, T·C) of an array in C order."""
-    source = _x()
-    result = source.reshape(2, 12)
-    return observe(source, result)
-
-
-def reshape_swapped() -> Observation:
-    """x.swapaxes(1, 2).reshape(B, T·C): two swapped axes merged, as in merge_heads."""
-    source = _x()
-    result = source.swapaxes(1, 2).reshape(2, 12)
-    return observe(source, result)
-
-
-def reshape_splits_swapped() -> Observation:
-    """x.swapaxes(1, 2).reshape(B, 2, 2, T): one swapped axis split, as in split_heads."""
-    source = _x()
-    result = source.swapaxes(1, 2).reshape(2, 2, 2, 3)
-    return observe(source, result)
-
-
-def reshape_swapped_one_token() -> Observation:
-    """The merge of reshape_swapped on (B, H, T=1, D): what a test with one token sees of it."""
-    source = np.zeros((2, 3, 1, 5))
-    result = source.swapaxes(1, 2).reshape(2, 1, 15)
-    return observe(source, result)
-
-
-def ravel_contiguous() -> Observation:
-    """x.ravel() of an array in C order."""
-    source = _x()
-    result = source.ravel()
-    return observe(source, result)
-
-
-def ravel_swapped() -> Observation:
-    """x.swapaxes(1, 2).ravel()."""
-    source = _x()
-    result = source.swapaxes(1, 2).ravel()
-    return observe(source, result)
-
-
-def broadcast_view() -> Observation:
-    """np.broadcast_to(row, (B, T, C)) of a row of C values, 32 bytes."""
-    source = np.zeros(4)
-    result = np.broadcast_to(source, (2, 3, 4))
-    return observe(source, result)
-
-
-def broadcast_sum() -> Observation:
-    """(B, T, 1) + (C,): operands of 48 and 32 bytes."""
-    source = np.zeros((2, 3, 1))
-    result = source + np.zeros(4)
-    return observe(source, result)
-
-
-def in_place_add() -> Observation:
-    """y = x; y += 1."""
-    source = _x()
-    result = source
-    result += 1
-    return observe(source, result)
-
-
-def rebinding_add() -> Observation:
-    """y = x; y = y + 1."""
-    source = _x()
-    result = source
-    result = result + 1
-    return observe(source, result)
-
-
-def index_drops_axis() -> Observation:
-    """x[:, t, :]: one token, without its axis."""
-    source = _x()
-    result = source[:, 1, :]
-    return observe(source, result)
-
-
-def slice_keeps_axis() -> Observation:
-    """x[:, t:t+1, :]: one token, with its axis."""
-    source = _x()
-    result = source[:, 1:2, :]
-    return observe(source, result)
-
-
-def softmax_axis_0() -> Observation:
-    """softmax over axis 0, the batch: sequence 1 raised, sequence 0 looked at."""
-    source, raised = _x(), _x() + np.reshape([0.0, 1.0], (2, 1, 1))
-    result, other = (np.exp(x) / np.exp(x).sum(axis=0) for x in (source, raised))
-    return observe(source, result, mixes_sequences=not np.array_equal(result[0], other[0]))
-
-
-def softmax_last_axis() -> Observation:
-    """softmax over the last axis: sequence 1 raised, sequence 0 looked at."""
-    source, raised = _x(), _x() + np.reshape([0.0, 1.0], (2, 1, 1))
-    result, other = (np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True) for x in (source, raised))
-    return observe(source, result, mixes_sequences=not np.array_equal(result[0], other[0]))
-
-
-def cache_view() -> Observation:
-    """The first 4 of 8 slots of a (B, H, 8, D) buffer, as a preallocated cache hands them out."""
-    source = np.zeros((2, 3, 8, 5))
-    result = source[:, :, :4]
-    return observe(source, result)
-
-
-OBSERVATIONS: tuple[Callable[[], Observation], ...] = (
-    list_assignment,
-    list_shallow_copy,
-    list_shallow_copy_inner,
-    basic_slice,
-    advanced_index,
-    swapaxes,
-    concatenate,
-    reshape_contiguous,
-    reshape_swapped,
-    reshape_splits_swapped,
-    reshape_swapped_one_token,
-    ravel_contiguous,
-    ravel_swapped,
-    broadcast_view,
-    broadcast_sum,
-    in_place_add,
-    rebinding_add,
-    index_drops_axis,
-    slice_keeps_axis,
-    softmax_axis_0,
-    softmax_last_axis,
-    cache_view,
-)
+# name: (source, operation)
+OPERATIONS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "list_assignment": ([1, 2, 3], lambda x: x),  # y = x: a second name for one list
+    "list_shallow_copy": ([[1, 2], [3, 4]], lambda x: x.copy()),  # an outer element replaced
+    "list_shallow_copy_inner": ([[1, 2], [3, 4]], lambda x: x.copy()),  # an element of an inner list replaced
+    "basic_slice": (_X, lambda x: x[:, 1:3]),  # tokens 1 and 2 of every sequence
+    "advanced_index": (_X, lambda x: x[:, [2, 0]]),  # tokens chosen by a list
+    "swapaxes": (_X, lambda x: x.swapaxes(1, 2)),
+    "concatenate": (_X, lambda x: np.concatenate([x, x], axis=1)),  # how a dynamic cache grows
+    "reshape_contiguous": (_X, lambda x: x.reshape(2, 12)),  # T and C merged, in C order
+    "reshape_swapped": (
+        _X,
+        lambda x: x.swapaxes(1, 2).reshape(2, 12),
+    ),  # two swapped axes merged: merge_heads
+    "reshape_splits_swapped": (_X, lambda x: x.swapaxes(1, 2).reshape(2, 2, 2, 3)),  # one split: split_heads
+    "reshape_swapped_one_token": (_ONE_TOKEN, lambda x: x.swapaxes(1, 2).reshape(2, 1, 15)),  # T = 1 hides it
+    "ravel_contiguous": (_X, lambda x: x.ravel()),
+    "ravel_swapped": (_X, lambda x: x.swapaxes(1, 2).ravel()),
+    "broadcast_view": (_ROW, lambda x: np.broadcast_to(x, (2, 3, 4))),  # of a row of 32 bytes
+    "broadcast_sum": (_COLUMN, lambda x: x + _ROW),  # operands of 48 and 32 bytes
+    "in_place_add": (_X, _add_in_place),  # y = x; y += 1
+    "rebinding_add": (_X, lambda x: x + 1),  # y = x; y = y + 1
+    "index_drops_axis": (_X, lambda x: x[:, 1, :]),  # one token, without its axis
+    "slice_keeps_axis": (_X, lambda x: x[:, 1:2, :]),  # one token, with its axis
+    "softmax_axis_0": (_X, lambda x: _softmax(x, 0)),  # over the batch
+    "softmax_last_axis": (_X, lambda x: _softmax(x, -1)),
+    "cache_view": (
+        _SLOTS,
+        lambda x: x[:, :, :4],
+    ),  # the first 4 of 8 slots, as a preallocated cache shows them
+}
