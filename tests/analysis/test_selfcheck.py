@@ -188,7 +188,6 @@ class Pages(unittest.TestCase):
         verdicts, text = pages(view, Path(file))
         self.assertNotIn("no cell", verdicts)
         self.assertIn("claimed although equal: run 0 null_1 at 96", text)
-        self.assertIn("## Boundary", text)
         for row in evaluate(load_prediction(file), view, prediction_changed=False):
             if row["id"].startswith("injected"):
                 self.assertAlmostEqual(float(row["value"]), 1 + int(row["id"][9:]) / 100, delta=0.002)

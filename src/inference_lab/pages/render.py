@@ -112,6 +112,8 @@ def words(value: Any) -> str:
         return ", ".join(f"{key} {words(each)}" for key, each in value.items())  # pyright: ignore
     if isinstance(value, list):
         return ", ".join(map(words, value))  # pyright: ignore
+    if isinstance(value, float):
+        return f"{value:.4g}"
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 

@@ -1,0 +1,82 @@
+"""Machine, session and servers of a record, and for which of the varied values each fact holds."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from inference_lab.analysis.surroundings import environment_of
+from inference_lab.pages.render import words
+
+Manifest = Mapping[str, Any]
+Fact = tuple[str, str, str]  # its name, its value, for what it holds
+_MACHINE = (
+    "cpu_model",
+    "cores",
+    "affinity",
+    "kernel",
+    "governor",
+    "python",
+    "blas",
+    "thread_variables",
+    "packages",
+)
+_SESSION = (
+    *("others_used_cores", "unknown_looks", "steal_cores", "pressure_percent", "mhz"),
+    *("load_before", "load_after", "waited_for_quiet_s"),
+)
+_SERVER = ("kind", "version", "kv_cache_tokens", "block_size", "clock")
+
+
+def conditions(manifest: Manifest) -> dict[str, str]:
+    """Return what was varied, fixed and asked of the protocol."""
+    return {name: words(value) for name, value in manifest["conditions"].items() if name != "by"}
+
+
+def machine(manifest: Manifest) -> dict[str, str]:
+    """Return the facts of the machine and its software."""
+    return _told(manifest, _MACHINE)
+
+
+def session(manifest: Manifest) -> dict[str, str]:
+    """Return when and from what source the record was measured, and what else the machine did then."""
+    git = manifest.get("git") or {}
+    changed = " with uncommitted changes" if git.get("dirty") else ""
+    return {
+        "measured": f"{manifest['started_at']} to {manifest['finished_at']}",
+        "source": f"{str(git.get('commit', 'not known'))[:12]}{changed}",
+        **_told(manifest, _SESSION),
+    }
+
+
+def _told(manifest: Manifest, names: Sequence[str]) -> dict[str, str]:
+    environment = environment_of(manifest)
+    return {name: words(environment[name]) for name in names if name in environment}
+
+
+def servers(manifest: Manifest) -> list[Fact]:
+    """Return each fact of the servers and the varied values at which it holds: "all", or which."""
+    started: Sequence[Manifest] = manifest.get("servers") or ()
+    axis = next(iter(manifest["conditions"].get("vary", {})), "")
+    found: dict[tuple[str, str], list[str]] = {}
+    for server in started:
+        value = server["settings"].get(axis)
+        place = f"server {server['server']}" if value is None else f"{axis} {value}"
+        for fact in _server(server["facts"]):
+            found.setdefault(fact, []).append(place)
+    merged: dict[tuple[str, str], list[str]] = {}
+    for (name, value), places in found.items():
+        place = "all" if len(places) == len(started) else ", ".join(dict.fromkeys(places))
+        merged.setdefault((name, place), []).append(value)
+    facts = [(name, " ".join(values), place) for (name, place), values in merged.items()]
+    return sorted(facts, key=lambda fact: list(found).index(next(key for key in found if key[0] == fact[0])))
+
+
+def _server(facts: Manifest) -> Iterator[tuple[str, str]]:
+    yield from ((name, words(facts[name])) for name in _SERVER if name in facts)
+    option: list[str] = []
+    for word in (*facts.get("arguments", ()), "--"):  # one fact per option, so that what differs is seen
+        if word.startswith("--") and option:
+            yield "options", " ".join(option)
+            option = []
+        option.append(word)
+    for file, digest in ((facts.get("model") or {}).get("sha256") or {}).items():
+        yield "model sha256", f"{file} {digest[:12]}"

@@ -1,0 +1,43 @@
+"""What a template inserts is escaped; what it lacks is an error with file and line."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from inference_lab.errors import ConfigError
+from inference_lab.pages.render import Markdown, render, table, words
+
+
+class RenderTest(unittest.TestCase):
+    """`render`."""
+
+    def render(self, template: str, **facts: object) -> str:
+        """What a template in a file of its own makes of these facts."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "page.md.j2")
+            file.write_text(template, encoding="utf-8")
+            return render(file, **facts)
+
+    def test_text_of_a_server_is_no_markup(self) -> None:
+        """A tag, a bar, a line break and a control character of a server stay text in their line."""
+        said = "v1 <img src=x>|\x1b[2J\nnext"
+        shown = "v1 &lt;img src=x>\\|\\x1b[2J next"
+        self.assertEqual(self.render("| {{ said }} |\n", said=said), f"| {shown} |\n")
+        self.assertEqual(table([[said]], ["<b>"]), f"| &lt;b> |\n| --- |\n| {shown} |")
+
+    def test_markdown_is_kept(self) -> None:
+        self.assertEqual(self.render("{{ text }}", text=Markdown("a\n\n| b |")), "a\n\n| b |")
+
+    def test_what_is_missing_names_file_and_line(self) -> None:
+        for template in ("one\n{{ two }}", "one\n{% for %}"):
+            with self.subTest(template), self.assertRaisesRegex(ConfigError, r"page\.md\.j2 line 2: "):
+                self.render(template)
+
+    def test_facts_in_words(self) -> None:
+        for value, text in (
+            (None, "not known"),
+            (True, "true"),
+            ({"a": [1, 2.5], "b": "c"}, "a 1, 2.5, b c"),
+            (1.716796875, "1.717"),
+        ):
+            self.assertEqual(words(value), text)
