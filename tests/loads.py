@@ -69,7 +69,7 @@ def record(requests: Sequence[RequestRecord], *sessions: Mapping[str, Any], **pa
         "sessions": list(sessions) or [session()],
         "validity": {"valid": True, "reasons": []},
     }
-    return Record("p2", manifest, (), (), requests=requests, **parts)
+    return Record("p2", manifest, None, None, requests=requests, **parts)
 
 
 def step(

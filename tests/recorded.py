@@ -13,7 +13,7 @@ from inference_lab.records.files import sha256_file
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.samples import write_samples
 from tests import checkout
-from tests.synthetic import timing_record
+from tests.synthetic import samples_of, timing_record
 
 CONFIG: dict[str, Any] = {
     "experiments": {
@@ -63,10 +63,10 @@ def record_m1(*, seed: int = 0, at: str = "results/m1", tests: str | None = None
         },
     }
     files = {
-        "raw.csv": write_samples(record.samples),
-        "controls.csv": write_samples(record.controls, controls=True),
+        "raw.csv": write_samples(samples_of(record.samples)),
+        "controls.csv": write_samples(samples_of(record.controls), controls=True),
     }
-    rows = {"raw.csv": len(record.samples), "controls.csv": len(record.controls)}
+    rows = {"raw.csv": len(samples_of(record.samples)), "controls.csv": len(samples_of(record.controls))}
     place = Path(at, "manifest.json")
     store.replace_record(place, files, rows, manifest)
     return place

@@ -7,12 +7,14 @@ Nothing here measures anything.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
+from pandas import DataFrame
+
 from inference_lab.records.record import Record
-from inference_lab.records.samples import Sample
+from inference_lab.records.samples import CONTROL_COLUMNS, Sample
 
 PROBE_NS = 2_000_000
 STEP_NS = {  # (a step, a step and sequence, a step, sequence and token of the prefix)
@@ -211,7 +213,17 @@ def timing_record(
         "warmups": warmups,
     }
     manifest = manifest_of(experiment, conditions, samples, controls, environment or {})
-    return Record(experiment, manifest, samples, controls)
+    return Record(experiment, manifest, table_of(samples), table_of(controls))
+
+
+def table_of(samples: Iterable[Sample]) -> DataFrame:
+    """The samples as a record holds them."""
+    return DataFrame([astuple(sample) for sample in samples], columns=list(CONTROL_COLUMNS))
+
+
+def samples_of(table: DataFrame) -> list[Sample]:
+    """The samples in the table of a record."""
+    return [Sample(*row) for row in table.itertuples(index=False)]
 
 
 def manifest_of(

@@ -17,7 +17,7 @@ class TableTest(unittest.TestCase):
 
     def test_rows_pass_through(self) -> None:
         """Every column and text, empty ones and commas too, in the order recorded."""
-        text = summarise(Record("x", {}, [], [], ROWS), judge_of())
+        text = summarise(Record("x", {}, None, None, ROWS), judge_of())
         self.assertEqual(list(csv.DictReader(io.StringIO(text))), list(ROWS))
         self.assertTrue(text.startswith("model,bytes\n"))
 
@@ -25,7 +25,7 @@ class TableTest(unittest.TestCase):
         """Neither is a whole record."""
         for rows, message in (((), "no row"), ((ROWS[0], ROWS[1], ROWS[0]), "stands twice: a, b,12")):
             with self.subTest(message), self.assertRaisesRegex(RecordError, message):
-                summarise(Record("x", {}, [], [], rows), judge_of())
+                summarise(Record("x", {}, None, None, rows), judge_of())
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Rows that are not the whole, unmixed measurement their manifest declares are refused."""
 
+import re
 import tempfile
 import unittest
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,10 +16,11 @@ from inference_lab.analysis.rounds import rounds_of
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
 from inference_lab.records.samples import TIMING_COLUMNS, Sample, read_samples, write_samples
-from tests.synthetic import timing_record
+from tests.synthetic import samples_of, table_of, timing_record
 
 RECORD = timing_record(vary={"batch_size": (1, 2)}, processes=2, rounds=3, warmups=1)
-LINES = write_samples(RECORD.samples).splitlines()[1:]
+SAMPLES, CONTROLS = samples_of(RECORD.samples), samples_of(RECORD.controls)
+LINES = write_samples(SAMPLES).splitlines()[1:]
 ROWS = st.integers(0, len(LINES) - 1)
 
 Fault = Callable[[list[str]], list[str]]
@@ -74,10 +77,7 @@ class CorruptedRows(unittest.TestCase):
     """Faults in a raw.csv, found without knowing its digest."""
 
     def setUp(self) -> None:
-        """A folder of its own for every test."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.raw = Path(folder.name) / "raw.csv"
+        self.raw = Path(self.enterContext(tempfile.TemporaryDirectory()), "raw.csv")
 
     def read(self, text: str) -> None:
         """Reads the text as the record's raw.csv, up to the arrays."""
@@ -105,103 +105,99 @@ class CorruptedRows(unittest.TestCase):
             self.read(("\n".join([",".join(TIMING_COLUMNS), *LINES]) + "\n")[:-cut])
 
 
+def refusal(
+    samples: Sequence[Sample] = SAMPLES, controls: Sequence[Sample] = CONTROLS, **conditions: Any
+) -> str:
+    """Return the message with which these rows are refused under the record's conditions."""
+    manifest = {**RECORD.manifest, "conditions": {**RECORD.manifest["conditions"], **conditions}}
+    try:
+        rounds_of(Record("m1", manifest, table_of(samples), table_of(controls)))
+    except RecordError as error:
+        return str(error)
+    return ""
+
+
+def changed(rows: Sequence[Sample], at: int, **values: Any) -> list[Sample]:
+    """Return the rows with one of them changed."""
+    return [*rows[:at], replace(rows[at], **values), *rows[at:][1:]]
+
+
 class Refusals(unittest.TestCase):
-    """What a refusal says, and faults in the controls."""
+    """A refusal names file, line, value and rule."""
 
-    def refused(self, samples: list[Sample], controls: list[Sample], *words: str, **conditions: Any) -> None:
-        """The record is refused with a message that holds these words."""
-        manifest = {**RECORD.manifest, "conditions": {**RECORD.manifest["conditions"], **conditions}}
-        with self.assertRaises(RecordError) as refused:
-            rounds_of(Record("m1", manifest, samples, controls))
-        for word in words:
-            self.assertIn(word, str(refused.exception))
-
-    def test_messages_name_file_row_and_rule(self) -> None:
-        """Each rule names the file, the line, the value and what it must be."""
-        rows, controls = list(RECORD.samples), list(RECORD.controls)
-        other = replace(rows[4], dtype="float32")
-        self.refused([*rows[:4], other, *rows[5:]], controls, "raw.csv line 6", "dtype is float32", "float64")
-        self.refused(rows[:-1], controls, "raw.csv", "process 1 round 2", "5 of 6")
-        other = replace(rows[4], checksum="other")
-        self.refused([*rows[:4], other, *rows[5:]], controls, "checksum", "same work")
-        self.refused(rows, controls, "process 0 round 2", "2 processes of 2 rounds", rounds=2)
-        self.refused(rows, controls, "in process 0 round 3", "6 of 8", rounds=4)
-
-    def test_a_cell_timed_twice_in_a_round(self) -> None:
-        """A second, later row of one cell in one round is refused, though no two rows are alike."""
-        rows = list(RECORD.samples)
-        last = rows[-1]
+    def test_what_a_refusal_names(self) -> None:
+        last = SAMPLES[-1]
         again = replace(last, position=last.position + 3, started_ns=last.started_ns + 10**9)
-        self.refused([*rows, again], list(RECORD.controls), f"line {len(rows) + 2}", "stands twice")
-
-    def test_positions_without_gaps(self) -> None:
-        """A position that no call of its round has is refused even where the order stays right."""
-        rows = list(RECORD.samples)
-        rows[-1] = replace(rows[-1], position=500)
-        self.refused(rows, list(RECORD.controls), "position is 500", "count from 0")
-
-    def test_mixed_units(self) -> None:
-        """One row in µs among rows in ns is refused, by name."""
-        rows = list(RECORD.samples)
-        rows[3] = replace(rows[3], elapsed_ns=rows[3].elapsed_ns // 1000)
-        self.refused(rows, list(RECORD.controls), "raw.csv line 5", "all times are ns")
-
-    def test_controls_are_whole_too(self) -> None:
-        """A missing replica or probe, and a replica of another path, are refused."""
-        controls = list(RECORD.controls)
-        for kind in ("replica", "probe"):
-            found = [i for i, control in enumerate(controls) if control.kind == kind]
-            self.refused(
-                list(RECORD.samples), controls[: found[0]] + controls[found[0] + 1 :], "controls.csv", kind
-            )
-        at = next(i for i, control in enumerate(controls) if control.kind == "replica")
-        controls[at] = replace(controls[at], path="preallocated")
-        self.refused(list(RECORD.samples), controls, "a replica repeats the baseline")
+        at = {kind: [c.kind for c in CONTROLS].index(kind) for kind in ("replica", "probe")}
+        late = [*SAMPLES[:2], SAMPLES[3], SAMPLES[2], *SAMPLES[4:]]
+        for words, message in (
+            (("raw.csv line 6", "float32", "float64"), refusal(changed(SAMPLES, 4, dtype="float32"))),
+            (("raw.csv", "process 1 round 2", "5 of 6"), refusal(SAMPLES[:-1])),
+            (
+                ("raw.csv line", "checksum is other", "same work"),
+                refusal(changed(SAMPLES, 4, checksum="other")),
+            ),
+            (("process 0 round 2", "2 processes of 2 rounds"), refusal(rounds=2)),
+            (("in process 0 round 3", "6 of 8"), refusal(rounds=4)),
+            ((f"raw.csv line {len(SAMPLES) + 2}", "times it once"), refusal([*SAMPLES, again])),
+            (("position is 500", "from 0"), refusal(changed(SAMPLES, -1, position=500)[: len(SAMPLES)])),
+            (
+                ("raw.csv line 5", "all times are ns"),
+                refusal(changed(SAMPLES, 3, elapsed_ns=SAMPLES[3].elapsed_ns // 1000)),
+            ),
+            (("raw.csv line 5", "in the order"), refusal(late)),
+            (
+                ("do not overlap", f"started at {SAMPLES[1].started_ns}"),
+                refusal(changed(SAMPLES, 0, elapsed_ns=SAMPLES[0].elapsed_ns * 400)),
+            ),
+            (("controls.csv", "replica"), refusal(controls=_without(CONTROLS, at["replica"]))),
+            (("controls.csv", "probe"), refusal(controls=_without(CONTROLS, at["probe"]))),
+            (
+                ("controls.csv line", "path is preallocated", "baseline dynamic"),
+                refusal(controls=changed(CONTROLS, at["replica"], path="preallocated")),
+            ),
+        ):
+            with self.subTest(words):
+                for word in words:
+                    self.assertIn(word, message)
 
     def test_each_number_of_threads_has_its_processes(self) -> None:
-        """Cells of one number of threads stand by its processes; a process lost or shared is refused."""
         threads = timing_record(vary={"blas_threads": (1, 2)}, processes=2, rounds=3, warmups=0)
-        rounds = rounds_of(threads)
+        rounds, samples = rounds_of(threads), samples_of(threads.samples)
         for (path, value), times in rounds.times.items():
-            rows = [s for s in threads.samples if (s.path, s.blas_threads) == (path, value)]
+            rows = [s for s in samples if (s.path, s.blas_threads) == (path, value)]
             self.assertEqual({row.process for row in rows}, {value - 1, value + 1})
-            self.assertEqual(
-                times.tolist(), [[row.elapsed_ns for row in some] for some in (rows[:3], rows[3:])]
-            )
-        self.assertEqual(rounds.same().keys(), {1, 2})
-        assert rounds.probe is not None
-        self.assertEqual(rounds.probe.shape, (4, 3))
-        self.assertFalse(rounds.paired("1", "2"))
-        self.assertTrue(rounds.paired("1", "1"))
-        self.assertTrue(rounds_of(RECORD).paired("1", "2"))
+            self.assertEqual(times.ravel().tolist(), [row.elapsed_ns for row in rows])
+        self.assertEqual(rounds.aa_comparisons().keys(), {1, 2})
+        self.assertEqual(np.shape(rounds.probe), (4, 3))
+        self.assertEqual([rounds.paired(1, other) for other in (1, 2)], [True, False])
+        self.assertTrue(rounds_of(RECORD).paired(1, 2))
 
-        lost = [sample for sample in threads.samples if sample.process != 3]
-        shared = [
-            replace(s, blas_threads=1) if s.process == 1 and s.round == 2 else s for s in threads.samples
-        ]
-        for samples, told in ((lost, "blas_threads 2: [1]"), (shared, "blas_threads 1: [0, 1, 2]")):
-            with self.assertRaisesRegex(
-                RecordError, "raw.csv: the manifest declares 2 processes of"
-            ) as refused:
-                rounds_of(replace(threads, samples=samples))
-            self.assertIn(told, str(refused.exception))
+        lost = [sample for sample in samples if sample.process != 3]
+        shared = [replace(s, blas_threads=1) if (s.process, s.round) == (1, 2) else s for s in samples]
+        for rows, words in ((lost, "blas_threads 2: [1]"), (shared, "blas_threads 1: [0, 1, 2]")):
+            with self.assertRaisesRegex(RecordError, re.escape(words)):
+                rounds_of(replace(threads, samples=table_of(rows)))
 
-    def test_arrays_by_process_and_round(self) -> None:
-        """Times stand by process and round, whatever the order within a round; metrics use B and T."""
+
+class Arrays(unittest.TestCase):
+    """Times by process and round."""
+
+    def test_whatever_the_order_within_a_round(self) -> None:
         rounds = rounds_of(RECORD)
-        for (path, value), times in rounds.times.items():
-            for sample in RECORD.samples:
-                if (sample.path, sample.batch_size) == (path, value):
-                    self.assertEqual(times[sample.process, sample.round], sample.elapsed_ns)
-        first = rounds.cells["dynamic", 2][0]
-        metric = rounds.metric("positions_per_s", "dynamic", 2)[0, 0]
-        self.assertAlmostEqual(metric, 2 * 128 / (first.elapsed_ns / 1e9))
+        for sample in SAMPLES:
+            times = rounds.times[sample.path, sample.batch_size]
+            self.assertEqual(times[sample.process, sample.round], sample.elapsed_ns)
+            self.assertEqual(rounds.cells[sample.path, sample.batch_size], sample.cell)
 
-    def test_steps_behind_a_cache(self) -> None:
-        """With decode_steps fixed, a call makes that many positions, however many tokens are cached."""
-        rounds = rounds_of(timing_record(rounds=1, processes=1, fixed={"decode_steps": 8}))
-        first = rounds.cells["dynamic", 4][0]
-        self.assertEqual(rounds.positions(first), 8)
-        self.assertAlmostEqual(
-            rounds.metric("positions_per_s", "dynamic", 4)[0, 0], 4 * 8 / (first.elapsed_ns / 1e9)
-        )
+    def test_positions_per_second(self) -> None:
+        """A call makes all T positions, or `decode_steps` behind a cache."""
+        for fixed, positions in (({}, 128), ({"decode_steps": 8}, 8)):
+            rounds = rounds_of(timing_record(rounds=1, processes=1, fixed=fixed))
+            seconds = rounds.times["dynamic", 4][0, 0] / 1e9
+            rate = rounds.metric("positions_per_s", "dynamic", 4)[0, 0]
+            self.assertAlmostEqual(rate, 4 * positions / seconds)
+
+
+def _without(rows: Sequence[Sample], at: int) -> list[Sample]:
+    return [*rows[:at], *rows[at + 1 :]]

@@ -16,7 +16,7 @@ from inference_lab.config.prediction import load_prediction
 from inference_lab.pages.analysis import pages
 from tests.analysis.selfchecks import PROCESSES, rows, selfcheck_record, selfcheck_view
 from tests.checkout import ROOT, judge_of
-from tests.synthetic import Call, Machine, steady, together
+from tests.synthetic import Call, Machine, samples_of, steady, together
 
 
 def slower(run: int, path: str, times: float) -> Machine:
@@ -92,7 +92,11 @@ class Trials(unittest.TestCase):
         )
 
         def times(path: str, T: int, run: int, kind: str = "sample") -> np.ndarray:
-            rows = record.samples if kind == "sample" else [c for c in record.controls if c.kind == kind]
+            rows = (
+                samples_of(record.samples)
+                if kind == "sample"
+                else [c for c in samples_of(record.controls) if c.kind == kind]
+            )
             ns = [s.elapsed_ns for s in rows
                   if (s.path, s.sequence_length, s.process // PROCESSES) == (path, T, run)]  # fmt: skip
             return np.array(ns).reshape(PROCESSES, -1)

@@ -77,11 +77,11 @@ class TestServerSide(unittest.TestCase):
         found = one_load()
         told = {"server": 0, "settings": settings, "facts": {"kv_cache_tokens": 7, "block_size": 128}}
         manifest = {**found.manifest, "servers": [told]}
-        rows = summed(Record("p2", manifest, (), (), (), found.requests))
+        rows = summed(Record("p2", manifest, None, None, (), found.requests))
         self.assertEqual(rows["kv_cache_tokens"]["value"], "7")
         self.assertEqual(rows["kv_capacity_tokens"]["value"], "157184")
         told["facts"] = {"block_size": None}
-        rows = summed(Record("p2", manifest, (), (), (), found.requests))
+        rows = summed(Record("p2", manifest, None, None, (), found.requests))
         self.assertEqual({"kv_cache_tokens", "kv_capacity_tokens"} & set(rows), set())
 
 

@@ -4,12 +4,12 @@ import csv
 import io
 import unittest
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from pandas import DataFrame
 
 from inference_lab.analysis.timing import summarise
 from inference_lab.records.record import Record
-from inference_lab.records.samples import Sample
 from tests.checkout import judge_of
 from tests.synthetic import (
     Machine,
@@ -178,7 +178,7 @@ class Effects(unittest.TestCase):
         scaled = Record(
             record.experiment,
             record.manifest,
-            *([_scaled(sample, 1000) for sample in samples] for samples in (record.samples, record.controls)),
+            *(_scaled(rows, 1000) for rows in (record.samples, record.controls)),
         )
         for row, large in zip(table(record), table(scaled), strict=True):
             for column in ("ratio", "ratio_lo", "ratio_hi", "ratio_claimed", "aa_ratio", "flags", "advice"):
@@ -186,5 +186,5 @@ class Effects(unittest.TestCase):
             self.assertAlmostEqual(float(large["p95_ms"]) / float(row["p95_ms"]), 1000, places=4)
 
 
-def _scaled(sample: Sample, times: int) -> Sample:
-    return replace(sample, elapsed_ns=sample.elapsed_ns * times, started_ns=sample.started_ns * times)
+def _scaled(rows: DataFrame, times: int) -> DataFrame:
+    return rows.assign(elapsed_ns=rows["elapsed_ns"] * times, started_ns=rows["started_ns"] * times)

@@ -228,7 +228,7 @@ class CountsTest(unittest.TestCase):
         found = record(made, facts, server=lines, rows=[step(decodes=batch, load="a/")])
         told = {"server": 0, "settings": {}, "facts": {"kind": kind}}
         manifest = {**found.manifest, "servers": [told]}
-        return rows_of(Record("x", manifest, (), (), found.rows, made, (), lines))
+        return rows_of(Record("x", manifest, None, None, found.rows, made, (), lines))
 
     def test_both_sides_count_the_same(self) -> None:
         """Equal counts are no doubt; more than the client sent or got are others', less is another server."""
@@ -296,7 +296,7 @@ class CountsTest(unittest.TestCase):
             ]
             found = record(made, session("a/"), server=lines)
             manifest = {**found.manifest, "conditions": {"vary": {}, "sample_s": 0.5}}
-            rows = rows_of(Record("x", manifest, (), (), (), made, (), lines))
+            rows = rows_of(Record("x", manifest, None, None, (), made, (), lines))
             self.assertEqual((row(rows, "peak_waiting")["flags"], row(rows, "itl")["flags"]), (expected, ""))
 
     def test_every_flag_has_its_place(self) -> None:

@@ -273,13 +273,6 @@ class Doubtful(unittest.TestCase):
             self.assertEqual(row["verdict"], "Inconclusive")
             self.assertIn("flagged aa", row["reason"])
 
-    def test_an_invalid_record_is_inconclusive(self) -> None:
-        """Where measuring was invalid there is no verdict but Inconclusive, with the reason."""
-        manifest = {**RECORD.manifest, "validity": {"valid": False, "reasons": ["two threads"]}}
-        row = judged(replace(VIEW, record=replace(RECORD, manifest=manifest)), **self.CLAIM)
-        self.assertEqual(row["verdict"], "Inconclusive")
-        self.assertIn("two threads", row["reason"])
-
     def test_a_cell_that_was_not_measured_is_inconclusive(self) -> None:
         """Evidence that is missing is named; it is no error, as a smaller scan may lack it."""
         row = judged(VIEW, **{**self.CLAIM, "at": {"batch_size": 64}})

@@ -38,4 +38,4 @@ def table_view(rows: Sequence[Mapping[str, str]], vary: Mapping[str, Sequence[An
         "finished_at": "2026-11-02T10:00:01+00:00",
         "validity": {"valid": True, "reasons": []},
     }
-    return View(Record("m1", manifest, (), ()), list(map(SummaryRow, rows)), judge_of(**judge), SOURCE)
+    return View(Record("m1", manifest, None, None), list(map(SummaryRow, rows)), judge_of(**judge), SOURCE)

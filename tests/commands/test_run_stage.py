@@ -29,6 +29,7 @@ from inference_lab.records.samples import write_samples
 from inference_lab.records.stages import figure_step, measure_step, summary_step
 from tests import checkout
 from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
+from tests.synthetic import samples_of
 
 STEP = measure_step("m1", MEASURE)
 MANIFEST = Path(STEP.receipt)
@@ -88,7 +89,7 @@ class MeasureTest(unittest.TestCase):
         said = self.measure()
         self.assertEqual(said, "m1: 4 rows in raw.csv, 2 rows in controls.csv and results/m1/manifest.json")
         record = store.load_record(MANIFEST)
-        self.assertEqual((record.samples, record.controls), (SAMPLES, CONTROLS))
+        self.assertEqual((samples_of(record.samples), samples_of(record.controls)), (SAMPLES, CONTROLS))
         manifest = record.manifest
         self.assertEqual(manifest["conditions"], MEASURE)
         self.assertEqual(manifest["inputs"], STEP.inputs(Sources()))
@@ -180,7 +181,9 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual(MANIFEST.read_bytes(), stood)
         (kept,) = Path("results/m1/superseded").glob("*-invalid/manifest.json")
         record = store.load_record(kept)
-        self.assertEqual((record.samples, record.manifest["validity"]), (SAMPLES, facts["validity"]))
+        self.assertEqual(
+            (samples_of(record.samples), record.manifest["validity"]), (SAMPLES, facts["validity"])
+        )
 
     def test_a_source_that_changes_meanwhile_makes_it_invalid(self) -> None:
         """Edited, half edited or gone during the run: the samples are kept and marked."""
@@ -208,7 +211,7 @@ class MeasureTest(unittest.TestCase):
                     self.measure()
                 self.assertEqual(MANIFEST.read_bytes(), stood)
         kept = [store.load_record(path) for path in Path("results/m1/superseded").glob("*-invalid*/*.json")]
-        self.assertEqual([record.samples for record in kept], [SAMPLES] * 3)
+        self.assertEqual([samples_of(record.samples) for record in kept], [SAMPLES] * 3)
         self.assertEqual({record.manifest["validity"]["valid"] for record in kept}, {False})
 
     def test_the_machine_is_held_until_the_record_stands(self) -> None:
@@ -355,8 +358,16 @@ class DeriveTest(unittest.TestCase):
         self.assertEqual(run_stage.derive(step), "results/m1/summary.csv: made")
         self.assertEqual(run_stage.derive(step), "results/m1/summary.csv: holds already")
         ((record, judge),) = self.seen
-        self.assertEqual((record.samples, judge.given()), (SAMPLES, JUDGE))
+        self.assertEqual((samples_of(record.samples), judge.given()), (SAMPLES, JUDGE))
         self.assertEqual(Path("results/m1/summary.csv").read_text(), "path,n\ndynamic,4\n")
+
+    def test_nothing_is_derived_from_an_invalid_record(self) -> None:
+        manifest = Path(STEP.receipt)
+        invalid = {"validity": {"valid": False, "reasons": ["the lid closed"]}}
+        write_json(manifest, receipts.seal({**read_json(manifest), **invalid}))
+        with self.assertRaisesRegex(RecordError, "the lid closed"):
+            run_stage.derive(summary_step("m1", JUDGE))
+        self.assertFalse(self.seen)
 
     def test_other_code_derives_nothing(self) -> None:
         """Where what runs is not what is written, nothing is made, found so before or after."""

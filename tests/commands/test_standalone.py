@@ -27,6 +27,7 @@ from inference_lab.records.stages import measure_step
 from inference_lab.timing.protocol import Bench, Timed, time_calls
 from inference_lab.timing.worker import check_rows
 from tests import checkout
+from tests.synthetic import samples_of, table_of
 
 RAW = "results/m1-batch-size-scan/raw.csv"
 FLAGS = ["--sequence-length", "128", "--dtype", "float64", "--blas-threads", "1"]
@@ -104,14 +105,16 @@ class MeasureTest(SeedTest):
         self.assertEqual(status, 0, err)
         self.assertIn("240 rows in raw.csv", said)
         record = store.load_record(Path(RAW).with_name("manifest.json"))
-        self.assertEqual(len(record.samples), 240)
-        cells = Counter((sample.path, sample.batch_size) for sample in record.samples)
+        self.assertEqual(len(samples_of(record.samples)), 240)
+        cells = Counter((sample.path, sample.batch_size) for sample in samples_of(record.samples))
         self.assertEqual(
             cells, dict.fromkeys(itertools.product(("dynamic", "preallocated"), (1, 2, 4, 8)), 30)
         )
-        self.assertEqual({sample.process for sample in record.samples}, {0})
-        self.assertEqual(Counter(sample.kind for sample in record.controls), {"warmup": 24, "probe": 30})
-        for sample in record.samples:
+        self.assertEqual({sample.process for sample in samples_of(record.samples)}, {0})
+        self.assertEqual(
+            Counter(sample.kind for sample in samples_of(record.controls)), {"warmup": 24, "probe": 30}
+        )
+        for sample in samples_of(record.samples):
             self.assertEqual((sample.sequence_length, sample.d_model, sample.dtype), (128, 64, "float64"))
         self.assertEqual(
             self.present(), {RAW, *(f"{Path(RAW).parent}/{n}" for n in ("controls.csv", "manifest.json"))}
@@ -125,7 +128,7 @@ class MeasureTest(SeedTest):
         self.assertEqual(self.present(), {f"results/{name}" for name in names})
         self.assertIn("90 rows in benchmark.csv", said)
         record = store.load_record(Path("results/benchmark.manifest.json"))
-        paths = Counter(sample.path for sample in record.samples)
+        paths = Counter(sample.path for sample in samples_of(record.samples))
         self.assertEqual(paths, {"no_cache": 30, "dynamic": 30, "preallocated": 30})
 
     def test_its_section_is_the_configs(self) -> None:
@@ -185,7 +188,7 @@ class MeasureTest(SeedTest):
             {path.split("/")[-1] for path in self.present()}, {"raw.csv", "controls.csv", "manifest.json"}
         )
         (kept,) = Path("tmp").iterdir()
-        self.assertEqual(len(store.load_record(kept / "manifest.json").samples), 90)
+        self.assertEqual(len(samples_of(store.load_record(kept / "manifest.json").samples)), 90)
 
 
 class SummaryTest(SeedTest):
@@ -250,7 +253,7 @@ class SummaryTest(SeedTest):
     def test_flags_that_contradict_the_manifest_are_refused(self) -> None:
         """Rows that agree with the flags but not with what was declared are refused."""
         step = measure_step("m1-batch-size-scan", standalone.SECTIONS["batch-size"][1])
-        rows = [replace(sample, blas_threads=2) for sample in read_samples(Path(RAW))]
+        rows = [replace(sample, blas_threads=2) for sample in samples_of(read_samples(Path(RAW)))]
         manifest = store.load_record(Path(RAW).with_name("manifest.json")).manifest
         store.replace_record(
             Path(step.receipt), {"raw.csv": write_samples(rows)}, {"raw.csv": len(rows)}, manifest
@@ -276,7 +279,7 @@ class SummaryTest(SeedTest):
 
     def test_rows_of_mixed_conditions_are_refused(self) -> None:
         """Without a manifest, rows that differ in more than one axis and the path are no scan."""
-        samples = read_samples(Path(RAW))
+        samples = samples_of(read_samples(Path(RAW)))
         raw = Path("mixed.csv")
         for name, value in (("d_model", 32), ("num_heads", 2), ("dtype", "float32"), ("blas_threads", 2)):
             rows = [*samples[:-1], replace(samples[-1], **{name: value})]
@@ -286,7 +289,7 @@ class SummaryTest(SeedTest):
         with self.assertRaisesRegex(
             RecordError, "line 241: sequence_length is 64, .* batch_size may vary alone"
         ):
-            standalone.bare_record(raw, [*samples[:-1], replace(samples[-1], sequence_length=64)])
+            standalone.bare_record(raw, table_of([*samples[:-1], replace(samples[-1], sequence_length=64)]))
 
     def test_a_file_that_is_no_record_is_refused(self) -> None:
         """A missing, torn or edited raw file is refused by name; nothing is summarised from what is left."""

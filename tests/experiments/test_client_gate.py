@@ -42,7 +42,7 @@ def verdicts(sides: Recording) -> dict[str, str]:
         requests = read_requests(path)[0]
     rows = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
     manifest = {"conditions": {"vary": {"setup": list(client_gate.SETUPS)}}, "environment": {}, **found.facts}
-    record = Record("p2", manifest, (), (), rows, requests)
+    record = Record("p2", manifest, None, None, rows, requests)
     view = View(
         record, summary_rows(summarise(record, judge_of(window="all")), "summary.csv"), judge_of(), {}
     )

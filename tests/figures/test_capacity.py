@@ -31,7 +31,7 @@ SOURCE = {
 
 def drawn(summary: list[dict[str, str]]) -> str:
     """The figure of these rows."""
-    return draw(View(Record("m2_capacity", {}, [], [], summary), summary, judge_of(), SOURCE))
+    return draw(View(Record("m2_capacity", {}, None, None, summary), summary, judge_of(), SOURCE))
 
 
 def places(svg: str, gid: str) -> list[float]:

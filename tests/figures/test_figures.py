@@ -26,7 +26,7 @@ from inference_lab.records.svg import read_metadata
 from tests.analysis.views import view_of as analysis_view_of
 from tests.checkout import ROOT, judge_of
 from tests.figures.views import SOURCE, view_of
-from tests.synthetic import steady, timing_record
+from tests.synthetic import samples_of, steady, timing_record
 
 FIGURES = {"latency": latency.draw, "throughput": throughput.draw, "ratios": ratios.draw}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -140,7 +140,10 @@ class SampleTests(TestCase):
                 paths=("dynamic",), cost=lambda _, cell, s=spread: 1e6 * (s if cell["batch_size"] == 8 else 1)
             )
             drawn = Drawn(latency.draw(view))
-            elapsed = {b: [s.elapsed_ns for s in view.record.samples if s.batch_size == b] for b in (1, 8)}
+            elapsed = {
+                b: [s.elapsed_ns for s in samples_of(view.record.samples) if s.batch_size == b]
+                for b in (1, 8)
+            }
             heights = {b: [y for _, y in drawn.marks(f"samples-dynamic-{b}")] for b in (1, 8)}
             flat = dict(zip(elapsed[1] + elapsed[8], heights[1] + heights[8], strict=True))
             expected = scale_through(flat, measure)
@@ -298,7 +301,7 @@ class ReferenceTests(TestCase):
     def test_a_round_is_compared_with_the_baseline_of_the_same_round(self) -> None:
         """The light points of the ratio figure are elapsed / baseline's elapsed, pair by pair."""
         view = small_view(processes=2, rounds=5, vary={"batch_size": (1,)})
-        elapsed = {(s.path, s.process, s.round): s.elapsed_ns for s in view.record.samples}
+        elapsed = {(s.path, s.process, s.round): s.elapsed_ns for s in samples_of(view.record.samples)}
         pairs = [
             elapsed["preallocated", *place] / elapsed["dynamic", *place]
             for path, *place in elapsed

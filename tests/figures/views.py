@@ -13,6 +13,7 @@ from inference_lab.analysis.summary_table import View
 from inference_lab.records.record import Record
 from inference_lab.records.samples import CELL_COLUMNS, Sample
 from tests.checkout import judge_of
+from tests.synthetic import samples_of
 
 SOURCE = {
     "experiment": "m1",
@@ -36,10 +37,10 @@ def summary_of(record: Record, flags: Mapping[tuple[str, int], str]) -> list[dic
     conditions = record.manifest["conditions"]
     axis, baseline = next(iter(conditions["vary"])), conditions["baseline"]
     grouped: dict[tuple[str, int], list[Sample]] = {}
-    for sample in record.samples:
+    for sample in samples_of(record.samples):
         grouped.setdefault((sample.path, getattr(sample, axis)), []).append(sample)
     replicas: dict[int, dict[tuple[int, int], int]] = {}
-    for sample in record.controls:
+    for sample in samples_of(record.controls):
         if sample.kind == "replica":
             replicas.setdefault(getattr(sample, axis), {})[sample.process, sample.round] = sample.elapsed_ns
     rows: list[dict[str, str]] = []

@@ -23,7 +23,7 @@ class PageTest(unittest.TestCase):
     def page(self, **changed: str) -> str:
         """The page; `changed` are columns of the observation reshape_swapped."""
         made = [{**row, **changed} if row["observation"] == "reshape_swapped" else row for row in rows(NAMES)]
-        return draw(View(Record("p0", {}, [], [], made), made, judge_of(), SOURCE))
+        return draw(View(Record("p0", {}, None, None, made), made, judge_of(), SOURCE))
 
     def test_every_observation_has_its_line(self) -> None:
         """One line of the table each, with yes, no and a dash for what is not defined."""

@@ -20,6 +20,7 @@ from inference_lab.records.samples import write_samples
 from inference_lab.records.stages import Step, measure_step, summary_step
 from tests import checkout, crashes
 from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
+from tests.synthetic import samples_of
 
 STEP = measure_step("m1", MEASURE)
 SUMMARY = summary_step("m1", JUDGE)
@@ -71,8 +72,8 @@ class ReplaceTest(unittest.TestCase):
         self.assertEqual(moved, AT / "superseded" / f"2026-11-02T100000+0000-{digest[:8]}")
         assert moved is not None
         self.assertEqual({sha256_file(path) for path in moved.iterdir()}, self.old)
-        self.assertEqual(store.load_record(moved / "manifest.json").samples, SAMPLES)
-        self.assertEqual(store.load_record(MANIFEST).samples, NEW)
+        self.assertEqual(samples_of(store.load_record(moved / "manifest.json").samples), SAMPLES)
+        self.assertEqual(samples_of(store.load_record(MANIFEST).samples), NEW)
 
     def test_one_record_replaced_twice_is_kept_twice(self) -> None:
         """Records of equal content get folders of their own: nothing in superseded/ is overwritten."""
@@ -93,7 +94,7 @@ class ReplaceTest(unittest.TestCase):
                 assert moved is not None
                 self.assertRegex(moved.name, r"^no-record-\d{4}-\d\d-\d\dT\d{6}-[0-9a-f]{8}$")
                 self.assertEqual(sha256_file(moved / "raw.csv"), raw)
-                self.assertEqual(store.load_record(MANIFEST).samples, NEW)
+                self.assertEqual(samples_of(store.load_record(MANIFEST).samples), NEW)
 
     def test_the_first_record_supersedes_nothing(self) -> None:
         """Where nothing stood, nothing is moved and no folder for it is made."""
@@ -109,10 +110,10 @@ class ReplaceTest(unittest.TestCase):
         for steps in crashes.killed_at_every_step(self.renew, measure_anew):
             with self.subTest(killed_before_step=steps):
                 if MANIFEST.exists():
-                    self.assertIn(store.load_record(MANIFEST).samples, (SAMPLES, NEW))
+                    self.assertIn(samples_of(store.load_record(MANIFEST).samples), (SAMPLES, NEW))
                 self.assertLessEqual(self.old, present().keys())
                 measure_anew()
-                self.assertEqual(store.load_record(MANIFEST).samples, NEW)
+                self.assertEqual(samples_of(store.load_record(MANIFEST).samples), NEW)
                 self.assertLessEqual(self.old, present().keys())
         self.assertGreater(steps, 10)
 
@@ -127,13 +128,13 @@ class ReplaceTest(unittest.TestCase):
                     )
                     self.assertRegex(str(raised), words)
                     (place,) = re.findall(words, str(raised))
-                    self.assertEqual(store.load_record(Path(place, "manifest.json")).samples, NEW)
+                    self.assertEqual(samples_of(store.load_record(Path(place, "manifest.json")).samples), NEW)
                     self.assertLessEqual(self.old, present().keys())
                     self.assertEqual(list(Path().rglob("*.partial")), [])
                     if step < 4:  # while the new files are being written
                         self.assertEqual({sha256_file(path) for path in AT.glob("*.*")}, self.old)
                     if MANIFEST.exists():
-                        self.assertIn(store.load_record(MANIFEST).samples, (SAMPLES, NEW))
+                        self.assertIn(samples_of(store.load_record(MANIFEST).samples), (SAMPLES, NEW))
 
     def test_samples_that_find_no_place_are_kept_elsewhere(self) -> None:
         """A file where the folder should be, gone read-only meanwhile: the record is whole in TMPDIR."""
@@ -146,7 +147,7 @@ class ReplaceTest(unittest.TestCase):
                 measure_anew()
             (kept,) = Path("tmp").iterdir()
             self.assertIn(f"{kept}; mend that, then move its files to results/m1", str(raised.exception))
-            self.assertEqual(store.load_record(kept / "manifest.json").samples, NEW)
+            self.assertEqual(samples_of(store.load_record(kept / "manifest.json").samples), NEW)
             with self.assertRaisesRegex(RecordError, f"is kept in {kept}-2"):  # nothing kept is overwritten
                 measure_anew()
         full = mock.patch("os.fsync", side_effect=FULL)
@@ -165,7 +166,7 @@ class ReplaceTest(unittest.TestCase):
 
         with mock.patch.object(Path, "replace", replace), self.assertRaises(KeyboardInterrupt):
             measure_anew()
-        self.assertEqual(store.load_record(MANIFEST).samples, NEW)
+        self.assertEqual(samples_of(store.load_record(MANIFEST).samples), NEW)
 
     def test_a_place_is_tried_before_measuring(self) -> None:
         """No room, too long a name, a file for a folder, a rename refused: one line, and nothing is left."""
@@ -202,7 +203,10 @@ class LoadTest(unittest.TestCase):
     def test_what_was_recorded_is_read(self) -> None:
         """Samples, controls and manifest come back as they were given, with digests and counts of both."""
         record = store.load_record(MANIFEST)
-        self.assertEqual((record.experiment, record.samples, record.controls), ("m1", SAMPLES, CONTROLS))
+        self.assertEqual(
+            (record.experiment, samples_of(record.samples), samples_of(record.controls)),
+            ("m1", SAMPLES, CONTROLS),
+        )
         self.assertEqual(
             record.manifest["outputs"],
             {
@@ -221,7 +225,7 @@ class LoadTest(unittest.TestCase):
         manifest = checkout.manifest(STEP)
         store.replace_record(Path("elsewhere/my.manifest.json"), files, rows, manifest)
         record = store.load_record(Path("elsewhere/my.manifest.json"))
-        self.assertEqual((record.samples, record.controls), (SAMPLES, CONTROLS))
+        self.assertEqual((samples_of(record.samples), samples_of(record.controls)), (SAMPLES, CONTROLS))
 
     def test_what_does_not_agree_is_refused(self) -> None:
         """An edited file, a wrong count, another form and a missing manifest are named with the way out."""

@@ -20,6 +20,7 @@ from inference_lab.timing import machine, worker
 from inference_lab.timing.worker import check_rows, measure, threads_of_processes
 from tests import checkout
 from tests.checkout import section
+from tests.synthetic import samples_of
 
 FIXED = {"sequence_length": 3, "d_model": 2, "dtype": "float32", "seed": 42}
 DECODE = {"fixed": FIXED, "paths": ["dynamic", "preallocated"], "replica": True, "processes": 2, "warmups": 1}
@@ -113,11 +114,13 @@ class MeasureTest(unittest.TestCase):
             (root / name).write_text(text)
             rows = read_samples(root / name, controls=name == "controls.csv")
             self.assertEqual(len(rows), found.rows[name])
-        samples = read_samples(root / "raw.csv")
+        samples = samples_of(read_samples(root / "raw.csv"))
         self.assertEqual({sample.process for sample in samples}, {0, 1})
         self.assertEqual({sample.dtype for sample in samples}, {"float32"})
         self.assertTrue(all(sample.elapsed_ns > 0 for sample in samples))
-        controls = Counter(sample.kind for sample in read_samples(root / "controls.csv", controls=True))
+        controls = Counter(
+            sample.kind for sample in samples_of(read_samples(root / "controls.csv", controls=True))
+        )
         self.assertEqual(controls, {"warmup": 8, "replica": 8, "probe": 4})
         self.assertEqual(
             [

@@ -50,7 +50,7 @@ def summary_of(found: Measurement, conditions: Mapping[str, Any]) -> list[dict[s
     rows = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
     server = [json.loads(line) for line in found.files["server.jsonl"].splitlines()]
     manifest = {"conditions": conditions, "environment": {}, **found.facts}
-    record = Record("s", manifest, (), (), rows, requests, (), server)
+    record = Record("s", manifest, None, None, rows, requests, (), server)
     return summary_rows(summarise(record, judge_of(window="all")), "summary.csv")
 
 

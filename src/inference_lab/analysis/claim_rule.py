@@ -21,22 +21,19 @@ import math
 from collections.abc import Sequence
 from itertools import combinations
 
-from inference_lab.analysis.rounds import METRICS, Rounds
+from inference_lab.analysis.rounds import METRICS, CellKey, Rounds
 from inference_lab.analysis.statistics import (
     ALPHA,
     Comparison,
     Interval,
-    Times,
     compare,
     excludes_one,
     holm,
     sign_test,
     within,
 )
-from inference_lab.records.samples import Sample
 
 SMALLEST_EFFECT = 0.02
-CellKey = tuple[str, int]  # path and varied value
 
 
 class ClaimRule:
@@ -44,16 +41,16 @@ class ClaimRule:
 
     def __init__(self, rounds: Rounds) -> None:
         self.rounds = rounds
-        self.same = rounds.same()  # A/A by varied value
-        self.smallest_effect = smallest_effect(list(self.same.values()))
+        self.aa = rounds.aa_comparisons()  # by varied value
+        self.smallest_effect = smallest_effect(list(self.aa.values()))
         pairs = [pair for pair in combinations(rounds.times, 2) if rounds.paired(pair[0][1], pair[1][1])]
         family = dict.fromkeys(self._question(of, *pair) for pair in pairs for of in METRICS)
-        p_values = [sign_test(self._ratios(*question)) for question in family]
+        p_values = [sign_test(rounds.ratios(*question)) for question in family]
         self._adjusted = dict(zip(family, holm(p_values), strict=True))
 
     def compare(self, of: str, at: CellKey, over: CellKey) -> Comparison:
         """`of` (a key of METRICS) at one cell over another that the same rounds timed, round by round."""
-        return compare(self._ratios(of, at, over))
+        return compare(self.rounds.ratios(of, at, over))
 
     def claims(self, of: str, at: CellKey, over: CellKey) -> bool:
         """Whether `of` differs between the two by conditions 1 to 3, undoubted; flags are the caller's."""
@@ -62,18 +59,10 @@ class ClaimRule:
         p = self._adjusted[self._question(of, first, second)]
         return _claimed(found, p, self.smallest_effect) and not doubts(found, self.smallest_effect)
 
-    def _ratios(self, of: str, at: CellKey, over: CellKey) -> Times:
-        if of == "p50_ms":  # of whole ns: the last bit is the same whoever asks
-            return self.rounds.times[at] / self.rounds.times[over]
-        return self.rounds.metric(of, *at) / self.rounds.metric(of, *over)
-
     def _question(self, of: str, a: CellKey, b: CellKey) -> tuple[str, CellKey, CellKey]:
         """Two metrics that differ by one factor for both cells ask the same: time, else time per position."""
-        one_ns = (METRICS[of](1, s.batch_size, self.rounds.positions(s)) for s in map(self._sample, (a, b)))
-        return ("positions_per_s" if len(set(one_ns)) > 1 else "p50_ms"), a, b
-
-    def _sample(self, cell: CellKey) -> Sample:
-        return self.rounds.cells[cell][0]
+        factors = {self.rounds.of_time(of, key, 1) for key in (a, b)}
+        return ("positions_per_s" if len(factors) > 1 else "p50_ms"), a, b
 
 
 def claims(comparisons: Sequence[Comparison], smallest: float) -> list[bool]:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab.analysis.claim_rule import CellKey, ClaimRule, apart
-from inference_lab.analysis.rounds import METRICS, rounds_of
+from inference_lab.analysis.claim_rule import ClaimRule, apart
+from inference_lab.analysis.rounds import METRICS, CellKey, rounds_of
 from inference_lab.analysis.statistics import Estimate, Interval
 from inference_lab.analysis.summary_table import Row, View, bound_column, bounds, in_words, number, pick
 from inference_lab.errors import ConfigError, RecordError
@@ -36,7 +36,7 @@ class Evidence:
     def __init__(self, view: View) -> None:
         self.view = view
         self.place = f"prediction of {view.record.experiment}"
-        self.rule = ClaimRule(rounds_of(view.record)) if view.record.samples else None
+        self.rule = ClaimRule(rounds_of(view.record)) if view.record.samples is not None else None
         vary: Mapping[str, Sequence[Any]] = view.record.manifest["conditions"].get("vary", {})
         self.axis, self.values = next(iter(vary.items()), ("", ()))
 

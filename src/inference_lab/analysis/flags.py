@@ -16,7 +16,7 @@ from inference_lab.analysis.statistics import Comparison, Times, compare, estima
 from inference_lab.analysis.surroundings import environment_of
 from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record
-from inference_lab.records.samples import Sample
+from inference_lab.records.samples import Cell
 
 BOUNDS: Mapping[str, float] = {
     "max_others_cpu": 0.2,  # cores used by others, median over the run
@@ -49,7 +49,7 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
     """The comparisons of every cell to the baseline, and what is wrong with each cell."""
     bounds = {**BOUNDS, **judge.given()}
     rule = ClaimRule(rounds)
-    same, smallest = rule.same, rule.smallest_effect
+    same, smallest = rule.aa, rule.smallest_effect
     pairs = {
         (path, value): ((path, value), (rounds.baseline, value))
         for path in rounds.paths
@@ -58,13 +58,13 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
     }
     ratios = {cell: rule.compare("p50_ms", *pair) for cell, pair in pairs.items()}
     differs = dict(zip(same, claims(list(same.values()), smallest), strict=True))
-    everywhere = [*of_record(record, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
+    everywhere = [*record_flags(record, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
     if not same:
         everywhere.append(Flag("", "A/A not assessed: the baseline was measured once a round"))
     flags = {
         cell: [
             *everywhere,
-            *_threads(record, rounds.cells[cell][0]),
+            *_threads(record, rounds.cells[cell]),
             *_same(same.get(cell[1]), differs=differs.get(cell[1], False)),
             *_warmup_residual(times, bounds["max_warmup_residual"]),
             *_doubts(ratios.get(cell), smallest),
@@ -78,18 +78,8 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
     return Judgement(ratios, claimed, same, smallest, flags)
 
 
-def of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
-    """Why the whole record is invalid: what measuring said, oracle, a machine that stayed busy."""
-    validity = record.manifest.get("validity", {"valid": True})
-    if not validity["valid"]:
-        yield Flag("invalid", f"measuring found it invalid: {'; '.join(validity['reasons'])}; measure again")
-    for found in record.manifest.get("oracle", []):
-        if not found["passed"]:
-            yield Flag(
-                "oracle",
-                f"{found['path']} differs from its oracle by {found['max_abs_error']:.3g} (allowed"
-                f" {found['tolerance']:.3g}); mend the path, then measure again",
-            )
+def record_flags(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
+    """Flags of every cell: a machine that stayed busy."""
     others = environment_of(record.manifest).get("others_used_cores")
     if others is None:
         yield Flag("", "load of others not assessed: the record does not hold it")
@@ -102,26 +92,18 @@ def of_record(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
         )
 
 
-def _threads(record: Record, sample: Sample) -> Iterator[Flag]:
-    """BLAS had other threads than a cell declares, or more threads wanted to run than there were cores.
+def _threads(record: Record, cell: Cell) -> Iterator[Flag]:
+    """More threads wanted to run than there were cores.
 
-    The manifest's `neighbours` says, by path, how many cores the experiment itself kept busy beside it.
+    The manifest's `neighbours` lists, by path, how many cores the experiment itself kept busy beside it.
     """
-    environment: Mapping[str, Any] = record.manifest.get("environment", {})
-    got, cores = (environment.get("blas") or {}).get("threads"), environment.get("affinity")
-    beside: int = record.manifest.get("neighbours", {}).get(sample.path, 0)
-    asked = sample.blas_threads
-    if got is None:
-        yield Flag("", "threads of BLAS not assessed: the record does not say how many it had")
-    elif asked not in (got if isinstance(got, list) else [got]):
-        yield Flag(
-            "threads", f"BLAS had {got} threads, declared are {asked}; set OPENBLAS_NUM_THREADS={asked}"
-        )
-    elif cores is not None and asked + beside > len(cores):
+    cores = record.manifest.get("environment", {}).get("affinity")
+    beside: int = record.manifest.get("neighbours", {}).get(cell.path, 0)
+    if cores is not None and cell.blas_threads + beside > len(cores):
         yield Flag(
             "threads",
-            f"{asked} threads of BLAS and {beside} of a neighbour shared {len(cores)} cores: a split product"
-            " waits for the scheduler; allow as many cores as threads",
+            f"{cell.blas_threads} threads of BLAS and {beside} of a neighbour shared {len(cores)} cores: a"
+            " split product waits for the scheduler; allow as many cores as threads",
         )
 
 

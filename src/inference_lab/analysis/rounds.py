@@ -1,25 +1,25 @@
-"""The rounds of a timing record: whole, unmixed, and as one array of times a cell.
+"""The rounds of a timing record: whole, unmixed, and as one array of times per cell.
 
 Answers: are these the rows the manifest declares, no more and no fewer, in the order they happened?
-Does not know what the times mean.
+Does not know what the times mean. Every check marks rows of one table; the first marked one is named.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from inference_lab.analysis.statistics import Comparison, Times, compare
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
-from inference_lab.records.samples import CELL_COLUMNS, Sample
+from inference_lab.records.samples import CELL_COLUMNS, Cell, Table, cell_of
 
 WAYS_OUT = "restore it from git or measure again"
 OF_A_PROCESS = "blas_threads"  # an axis of which each process has one value: set before it starts
 OTHER_UNIT = 500  # a time this far below its cell's median is written in another unit than ns
+CellKey = tuple[str, int]  # path and varied value
 
 # What a column of summary.csv makes of t ns (a number or an array) over B sequences and T tokens.
 METRICS: Mapping[str, Callable[[Any, int, int], Any]] = {
@@ -41,17 +41,13 @@ class Rounds:
     values: Sequence[int]
     paths: Sequence[str]
     baseline: str
-    cells: Mapping[tuple[str, int], Sequence[Sample]]
-    times: Mapping[tuple[str, int], Times]
+    cells: Mapping[CellKey, Cell]
+    times: Mapping[CellKey, Times]
     replica: Mapping[int, Times]  # by varied value; {} when A/A was not measured
     probe: Times | None
     decode_steps: int | None = None  # positions a call makes behind T cached ones; None: it makes all T
 
-    def positions(self, sample: Sample) -> int:
-        """Positions that one timed call makes of each sequence."""
-        return self.decode_steps or sample.sequence_length
-
-    def same(self) -> dict[int, Comparison]:
+    def aa_comparisons(self) -> dict[int, Comparison]:
         """The baseline measured again, over the baseline, by varied value: A/A."""
         return {
             value: compare(again / self.times[self.baseline, value]) for value, again in self.replica.items()
@@ -61,190 +57,196 @@ class Rounds:
         """Whether cells of these varied values were timed in the same rounds."""
         return value == other or self.axis != OF_A_PROCESS
 
+    def of_time(self, metric: str, key: CellKey, ns: Any) -> Any:
+        """Return what `metric` (a key of METRICS) makes of times of one cell."""
+        cell = self.cells[key]
+        return METRICS[metric](ns, cell.batch_size, self.decode_steps or cell.sequence_length)
+
     def metric(self, of: str, path: str, value: int) -> Times:
-        """(processes, rounds) of the metric `of` (a key of METRICS) in one cell."""
-        sample = self.cells[path, value][0]
-        return METRICS[of](self.times[path, value], sample.batch_size, self.positions(sample))
+        """(processes, rounds) of the metric `of` in one cell."""
+        return self.of_time(of, (path, value), self.times[path, value])
+
+    def ratios(self, of: str, at: CellKey, over: CellKey) -> Times:
+        """(processes, rounds) of the metric `of` in one cell over another that the same rounds timed."""
+        if of == "p50_ms":  # of whole ns: the last bit is the same whoever asks
+            return self.times[at] / self.times[over]
+        return self.metric(of, *at) / self.metric(of, *over)
 
 
 def rounds_of(record: Record) -> Rounds:
-    """The record as arrays, once every row has been checked against the manifest.
+    """Return the record as arrays, once every row has been checked against the manifest.
 
-    Raises RecordError naming file, row and rule when a row is missing, doubled, out of order, of other
+    Raises RecordError naming file, line and rule when a row is missing, doubled, out of order, of other
     conditions or of another unit than the rest.
     """
     conditions = record.manifest["conditions"]
     axis, values = next(iter(conditions["vary"].items()))
-    names = list(record.manifest.get("outputs", {}))
-    raw = next((name for name in names if "controls" not in name), "raw.csv")
-    controls = next((name for name in names if "controls" in name), "controls.csv")
-    raw, controls = f"{record.experiment}: {raw}", f"{record.experiment}: {controls}"
-    lines = [_Row(f"{raw} line {n}", sample) for n, sample in enumerate(record.samples, 2)]
-    others = [_Row(f"{controls} line {n}", sample) for n, sample in enumerate(record.controls, 2)]
-    replicas = [row for row in others if row.sample.kind == "replica"]
-    probes = [row for row in others if row.sample.kind == "probe"]
+    paths, baseline, rounds = conditions["paths"], conditions["baseline"], conditions["rounds"]
+    calls, raw, controls = _calls(record)
+    samples, replicas, probes = (calls[calls["kind"] == kind] for kind in ("sample", "replica", "probe"))
+    _check_conditions(calls[calls["kind"].isin(("sample", "replica"))], conditions)
+    another = "path is {row.path}, a replica repeats the baseline {baseline}"
+    _refuse(replicas, replicas["path"] != baseline, another, baseline=baseline)
+    processes = _processes(samples, axis, values, conditions["processes"] * conditions.get("runs", 1), raw)
+    every = sorted({process for some in processes.values() for process in some})
 
-    _check_conditions([*lines, *replicas], conditions)
-    groups: dict[tuple[str, str, int], list[_Row]] = defaultdict(list)
-    for row in (*lines, *replicas):
-        groups[row.sample.kind, row.sample.path, getattr(row.sample, axis)].append(row)
-    processes = _processes(lines, axis, values, conditions["processes"] * conditions.get("runs", 1), raw)
-    size = {value: (some, conditions["rounds"]) for value, some in processes.items()}
+    def whole(rows: Table, value: int, file: str, what: str) -> Table:
+        return _whole(rows[rows[axis] == value], processes[value], rounds, f"{what} at {axis} {value}", file)
+
+    by_path = dict(list(samples.groupby("path")))
     cells = {
-        (path, value): _whole(groups["sample", path, value], size[value], raw, f"{path} at {axis} {value}")
-        for path in conditions["paths"]
+        (path, value): whole(by_path.get(path, samples[:0]), value, raw, path)
+        for path in paths
         for value in values
     }
-    baseline = conditions["baseline"]
     again = {
-        value: _whole(
-            groups["replica", baseline, value], size[value], controls, f"the replica at {axis} {value}"
-        )
-        for value in values
-        if conditions["replica"]
+        value: whole(replicas, value, controls, "the replica") for value in values if conditions["replica"]
     }
-    every = sorted({process for some in processes.values() for process in some}), conditions["rounds"]
-    probe = _whole(probes, every, controls, "the probe") if probes else None
-    _check_order(lines)
-    _check_clock([*lines, *replicas, *probes], numbered=bool(probes))
-    for rows in cells.values():
-        _check_one_work(rows)
+    probe = _whole(probes, every, rounds, "the probe", controls) if len(probes) else None
+    _check_order(samples)
+    _check_clock(calls[calls["kind"] != "warmup"], numbered=probe is not None)
+    _check_one_work(samples, axis)
+
+    def times(rows: Table) -> Times:
+        return rows["elapsed_ns"].to_numpy().reshape(-1, rounds)
+
     return Rounds(
         axis,
         values,
-        conditions["paths"],
+        paths,
         baseline,
-        {cell: [row.sample for row in rows] for cell, rows in cells.items()},
-        {cell: _array(rows, conditions["rounds"]) for cell, rows in cells.items()},
-        {value: _array(rows, conditions["rounds"]) for value, rows in again.items()},
-        None if probe is None else _array(probe, conditions["rounds"]),
+        {key: cell_of(rows) for key, rows in cells.items()},
+        {key: times(rows) for key, rows in cells.items()},
+        {value: times(rows) for value, rows in again.items()},
+        None if probe is None else times(probe),
         conditions["fixed"].get("decode_steps"),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    place: str
-    sample: Sample
+def _calls(record: Record) -> tuple[Table, str, str]:
+    """Every row of the record in one table, with its file and line; the names of the two files."""
+    names = record.manifest.get("outputs", {})
+    raw = next((name for name in names if "controls" not in name), "raw.csv")
+    controls = next((name for name in names if "controls" in name), "controls.csv")
+    raw, controls = f"{record.experiment}: {raw}", f"{record.experiment}: {controls}"
+    tables = [
+        table.assign(file=file, line=np.arange(2, len(table) + 2))
+        for table, file in ((record.samples, raw), (record.controls, controls))
+        if table is not None and len(table)
+    ]
+    return pd.concat(tables, ignore_index=True), raw, controls
 
 
-def _array(rows: Sequence[_Row], rounds: int) -> Times:
-    return np.array([row.sample.elapsed_ns for row in rows], dtype=np.int64).reshape(-1, rounds)
+def _refuse(rows: Table, wrong: Any, rule: str, **facts: Any) -> None:
+    """Raise RecordError for the first row that is marked; `rule` is filled from `row` and facts."""
+    marked = np.asarray(wrong)
+    if marked.any():
+        row: Any = next(rows[marked][:1].itertuples(index=False))
+        raise RecordError(f"{row.file} line {row.line}: {rule.format(row=row, **facts)}; {WAYS_OUT}")
+
+
+def _check_conditions(rows: Table, conditions: Mapping[str, Any]) -> None:
+    allowed: dict[str, Sequence[Any]] = {name: list(rows[name][:1]) for name in CELL_COLUMNS}
+    allowed |= {name: [value] for name, value in conditions["fixed"].items()}
+    allowed |= {"blas_threads": [conditions.get("blas_threads")], "path": conditions["paths"]}
+    allowed |= conditions["vary"]
+    for name in CELL_COLUMNS:
+        rule = f"{name} is {{row.{name}}}, the manifest declares {{declared}}; conditions are not mixed"
+        declared = " or ".join(map(str, allowed[name]))
+        _refuse(rows, ~rows[name].isin(allowed[name]), rule, declared=declared)
 
 
 def _processes(
-    rows: Sequence[_Row], axis: str, values: Sequence[Any], number: int, file: str
+    rows: Table, axis: str, values: Sequence[Any], number: int, file: str
 ) -> dict[Any, Sequence[int]]:
     """The processes that timed each varied value, `number` of them: the same, or each value its own."""
     if axis != OF_A_PROCESS:
         return dict.fromkeys(values, range(number))
-    had = {
-        value: {row.sample.process for row in rows if getattr(row.sample, axis) == value} for value in values
+    had: dict[Any, Sequence[int]] = {
+        value: sorted(set(rows["process"][rows[axis] == value])) for value in values
     }
     every = sorted(process for some in had.values() for process in some)
     if every != list(range(number * len(values))) or {len(some) for some in had.values()} != {number}:
-        told = "; ".join(f"{axis} {value}: {sorted(some)}" for value, some in had.items())
+        listed = "; ".join(f"{axis} {value}: {some}" for value, some in had.items())
         raise RecordError(
             f"{file}: the manifest declares {number} processes of their own for each {axis}, there are"
-            f" {told}; {WAYS_OUT}"
+            f" {listed}; {WAYS_OUT}"
         )
-    return {value: sorted(some) for value, some in had.items()}
+    return had
 
 
-def _whole(rows: Iterable[_Row], size: tuple[Sequence[int], int], file: str, what: str) -> list[_Row]:
-    """The rows of one cell by process and round, each there exactly once; `size`: processes, rounds."""
-    processes, rounds = size
-    seen: dict[tuple[int, int], _Row] = {}
-    for row in rows:
-        key = (row.sample.process, row.sample.round)
-        if key[0] not in processes or key[1] >= rounds:
-            raise RecordError(
-                f"{row.place}: process {key[0]} round {key[1]}, the manifest declares {len(processes)}"
-                f" processes of {rounds} rounds; {WAYS_OUT}"
-            )
-        if key in seen:
-            raise RecordError(
-                f"{row.place}: {what} of process {key[0]} round {key[1]} stands twice; a round times it"
-                f" once; {WAYS_OUT}"
-            )
-        seen[key] = row
-    wanted = [(process, round_) for process in processes for round_ in range(rounds)]
-    for process, round_ in wanted:
-        if (process, round_) not in seen:
-            raise RecordError(
-                f"{file}: no row of {what} in process {process} round {round_}; it has {len(seen)} of"
-                f" {len(wanted)}; every cell has the same number; {WAYS_OUT}"
-            )
-    return [seen[key] for key in wanted]
+def _whole(rows: Table, processes: Sequence[int], rounds: int, what: str, file: str) -> Table:
+    """The rows of one cell by process and round, each there exactly once."""
+    facts = {"what": what, "processes": len(processes), "rounds": rounds}
+    _refuse(
+        rows,
+        ~rows["process"].isin(processes) | (rows["round"] >= rounds),
+        "process {row.process} round {row.round}, the manifest declares {processes} processes of {rounds}"
+        " rounds",
+        **facts,
+    )
+    _refuse(
+        rows,
+        rows.duplicated(["process", "round"]),
+        "{what} of process {row.process} round {row.round} is there twice; a round times it once",
+        **facts,
+    )
+    if len(rows) < len(processes) * rounds:
+        there = set(zip(rows["process"], rows["round"], strict=True))
+        process, round_ = next((p, r) for p in processes for r in range(rounds) if (p, r) not in there)
+        raise RecordError(
+            f"{file}: no row of {what} in process {process} round {round_}; it has {len(rows)} of"
+            f" {len(processes) * rounds}; every cell has the same number; {WAYS_OUT}"
+        )
+    return rows.sort_values(["process", "round"])
 
 
-def _check_conditions(rows: Sequence[_Row], conditions: Mapping[str, Any]) -> None:
-    if not rows:
-        return
-    allowed: dict[str, Sequence[Any]] = {name: [getattr(rows[0].sample, name)] for name in CELL_COLUMNS}
-    allowed |= {name: [value] for name, value in conditions["fixed"].items()}
-    allowed |= {"blas_threads": [conditions.get("blas_threads")], "path": conditions["paths"]}
-    allowed |= conditions["vary"]
-    for row in rows:
-        for name in CELL_COLUMNS:
-            if (value := getattr(row.sample, name)) not in allowed[name]:
-                raise RecordError(
-                    f"{row.place}: {name} is {value}, the manifest declares"
-                    f" {' or '.join(map(str, allowed[name]))}; conditions are not mixed; {WAYS_OUT}"
-                )
-        if row.sample.kind == "replica" and row.sample.path != conditions["baseline"]:
-            raise RecordError(
-                f"{row.place}: path is {row.sample.path}, a replica repeats the baseline"
-                f" {conditions['baseline']}; {WAYS_OUT}"
-            )
+def _check_order(samples: Table) -> None:
+    place = samples.groupby(["process", "round", "position"]).ngroup()  # numbers the places in their order
+    _refuse(
+        samples,
+        place.diff() <= 0,
+        "process {row.process}, round {row.round}, position {row.position} is not after the line before; rows"
+        " are in the order they happened",
+    )
 
 
-def _check_order(rows: Sequence[_Row]) -> None:
-    for before, row in pairwise(rows):
-        if _when(before) >= _when(row):
-            raise RecordError(
-                f"{row.place}: process, round, position {_when(row)} stands after {_when(before)}; rows stand"
-                f" in the order they happened; {WAYS_OUT}"
-            )
-
-
-def _check_clock(rows: Sequence[_Row], *, numbered: bool) -> None:
+def _check_clock(calls: Table, *, numbered: bool) -> None:
     """No call starts before the one before it ended; positions of a whole round count from 0."""
-    ordered = sorted(rows, key=_when)
-    for before, row in pairwise(ordered):
-        ends = before.sample.started_ns + before.sample.elapsed_ns
-        if before.sample.process == row.sample.process and ends > row.sample.started_ns:
-            raise RecordError(
-                f"{before.place}: started_ns and elapsed_ns end at {ends}, but the next call ({row.place})"
-                f" started at {row.sample.started_ns}; calls do not overlap and times are ns; {WAYS_OUT}"
-            )
-    if not numbered:
-        return
-    for round_, calls in groupby(ordered, key=lambda row: _when(row)[:2]):
-        for position, row in enumerate(calls):
-            if row.sample.position != position:
-                raise RecordError(
-                    f"{row.place}: position is {row.sample.position}, must be {position}: calls of process"
-                    f" {round_[0]} round {round_[1]} count from 0; {WAYS_OUT}"
-                )
+    calls = calls.sort_values(["process", "round", "position"], kind="stable")
+    calls = calls.assign(
+        ends=calls["started_ns"] + calls["elapsed_ns"],
+        number=calls.groupby(["process", "round"]).cumcount(),
+        next=[*calls["started_ns"][1:], 0],
+    )
+    last = ~calls.duplicated(["process"], keep="last")
+    _refuse(
+        calls,
+        ~last & (calls["ends"] > calls["next"]),
+        "started_ns and elapsed_ns end at {row.ends}, but the next call started at {row.next}; calls do not"
+        " overlap and times are ns",
+    )
+    if numbered:
+        counts = "position is {row.position}, must be {row.number}: the calls of a round count from 0"
+        _refuse(calls, calls["position"] != calls["number"], counts)
 
 
-def _when(row: _Row) -> tuple[int, int, int]:
-    return row.sample.process, row.sample.round, row.sample.position
-
-
-def _check_one_work(rows: Sequence[_Row]) -> None:
+def _check_one_work(samples: Table, axis: str) -> None:
     """The repeats of a cell gave one result and are written in one unit."""
-    first = rows[0]
-    median = float(np.percentile([row.sample.elapsed_ns for row in rows], 50))
-    for row in rows:
-        if row.sample.checksum != first.sample.checksum:
-            raise RecordError(
-                f"{row.place}: checksum is {row.sample.checksum}, on {first.place.rpartition(' line ')[2]}"
-                f" the same cell gave {first.sample.checksum}; repeats do the same work; {WAYS_OUT}"
-            )
-        if row.sample.elapsed_ns * OTHER_UNIT < median:
-            raise RecordError(
-                f"{row.place}: elapsed_ns is {row.sample.elapsed_ns}, the cell's median is {median:.0f};"
-                f" all times are ns; {WAYS_OUT}"
-            )
+    cells = samples.groupby(["path", axis])
+    samples = samples.assign(
+        checksum_before=cells["checksum"].transform("first"),
+        line_before=cells["line"].transform("first"),
+        median=cells["elapsed_ns"].transform("median"),
+    )
+    _refuse(
+        samples,
+        samples["checksum"] != samples["checksum_before"],
+        "checksum is {row.checksum}, on line {row.line_before} the same cell gave {row.checksum_before};"
+        " repeats do the same work",
+    )
+    _refuse(
+        samples,
+        samples["elapsed_ns"] < samples["median"] / OTHER_UNIT,
+        "elapsed_ns is {row.elapsed_ns}, the cell's median is {row.median:.0f}; all times are ns",
+    )

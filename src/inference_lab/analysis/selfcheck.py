@@ -20,7 +20,7 @@ from inference_lab.analysis.statistics import ALPHA, Comparison, Estimate, estim
 from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record
 
-OF_A_RECORD = frozenset({"invalid", "oracle", "threads", "busy"})  # with one of these a run is left out
+OF_A_RECORD = frozenset({"threads", "busy"})  # with one of these a run is left out
 NARROW = 0.02  # widest half-width of an A/A interval with which +5% has to be seen
 AMONG = ("all", f"aa_within_{NARROW:.0%}".replace("%", "_percent"))
 SHARES = ("claimed_share", "unclaimed_share", "covers_one_share", "ratio")

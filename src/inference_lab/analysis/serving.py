@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from inference_lab.analysis.flags import of_record
+from inference_lab.analysis.flags import record_flags
 from inference_lab.analysis.load_runs import Cell, cells_of, peak_in_flight
 from inference_lab.analysis.metrics import (
     AGAINST_TRUTH,
@@ -46,7 +46,7 @@ def summarise(record: Record, judge: Judge) -> str:
     vary: Mapping[str, Any] = record.manifest["conditions"].get("vary", {})
     of_all = [
         Doubt(flag, is_timed if flag.code == "busy" else lambda _: True)
-        for flag in of_record(record, {"max_others_cpu": math.inf, **judge.given()})
+        for flag in record_flags(record, {"max_others_cpu": math.inf, **judge.given()})
     ]
     rows: list[Row] = []
     for cell in cells:

@@ -16,9 +16,9 @@ from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.files import read_text
 from inference_lab.records.record import Record
 
-# invalid: measuring itself said so; aa: the baseline differs from itself; processes, regime: see intervals
+# aa: the baseline differs from itself; processes, regime: see intervals
 CODES = (
-    *("invalid", "oracle", "threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime"),
+    *("threads", "busy", "drift", "aa", "warmup-residual", "processes", "regime"),
     "client-limited",  # the load client was late by more than its bound
     "server-late",  # the server of declared times was, or it stood still
     "stands-out",  # one load is far from those beside it
@@ -89,6 +89,13 @@ def bound_names(column: str) -> tuple[str, str]:
     if unit in ("ms", "us"):
         return f"{stem}_lo_{unit}", f"{stem}_hi_{unit}"
     return f"{column}_lo", f"{column}_hi"
+
+
+def with_bounds(
+    column: str, value: float | None, lo: float | None, hi: float | None
+) -> dict[str, float | None]:
+    """Return the column and its bounds under their names."""
+    return dict(zip((column, *bound_names(column)), (value, lo, hi), strict=True))
 
 
 def read_summary(path: Path) -> list[SummaryRow]:

@@ -3,34 +3,24 @@
 Answers: what does this record amount to? Does not know what was predicted.
 """
 
-import csv
-import io
-
 from inference_lab.analysis.flags import Judgement, judge_rounds
-from inference_lab.analysis.rounds import METRICS, Rounds, rounds_of
+from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import estimate
-from inference_lab.analysis.summary_table import CODES, SEPARATOR
+from inference_lab.analysis.summary_table import CODES, SEPARATOR, bound_names, with_bounds
 from inference_lab.config.judge import Judge
-from inference_lab.records.record import Record
+from inference_lab.records.record import Record, csv_text
 from inference_lab.records.samples import CELL_COLUMNS
+
+
+def _bounded(column: str) -> tuple[str, str, str]:
+    return column, *bound_names(column)
+
 
 COLUMNS = (
     *CELL_COLUMNS,
-    *("n", "p50_ms", "p50_lo_ms", "p50_hi_ms", "p95_ms", "p95_lo_ms", "p95_hi_ms", "min_ms", "max_ms"),
-    *("per_sequence_ms", "per_sequence_lo_ms", "per_sequence_hi_ms"),
-    *("per_step_us", "per_step_lo_us", "per_step_hi_us"),
-    *("positions_per_s", "positions_per_s_lo", "positions_per_s_hi"),
-    *(
-        "baseline",
-        "ratio",
-        "ratio_lo",
-        "ratio_hi",
-        "ratio_claimed",
-        "smallest_effect",
-        "aa_ratio",
-        "aa_lo",
-        "aa_hi",
-    ),
+    *("n", *_bounded("p50_ms"), *_bounded("p95_ms"), "min_ms", "max_ms"),
+    *(*_bounded("per_sequence_ms"), *_bounded("per_step_us"), *_bounded("positions_per_s")),
+    *("baseline", *_bounded("ratio"), "ratio_claimed", "smallest_effect", *_bounded("aa_ratio")),
     *("flags", "advice"),
 )
 Number = float | int | None
@@ -45,42 +35,38 @@ def summarise(record: Record, judge: Judge) -> str:
     """
     rounds = rounds_of(record)
     judgement = judge_rounds(record, rounds, judge)
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    table.writeheader()
-    table.writerows(_row(rounds, judgement, *cell) for cell in rounds.times)
-    return text.getvalue()
+    return csv_text(COLUMNS, [_row(rounds, judgement, *cell) for cell in rounds.times])
 
 
 def _row(rounds: Rounds, judgement: Judgement, path: str, value: int) -> dict[str, str]:
     cell = path, value
-    times, sample = rounds.times[cell], rounds.cells[cell][0]
+    times = rounds.times[cell]
     wall, tail = estimate(times, 0.5), estimate(times, 0.95)
 
     def metric(of: str, time: Number) -> Number:
-        return None if time is None else METRICS[of](time, sample.batch_size, rounds.positions(sample))
+        return None if time is None else rounds.of_time(of, cell, time)
 
     numbers: dict[str, Number] = {
-        **_with_bounds("p50{}_ms", *(metric("p50_ms", t) for t in wall.bounds)),
-        **_with_bounds("p95{}_ms", *(metric("p50_ms", t) for t in tail.bounds)),
+        **with_bounds("p50_ms", *(metric("p50_ms", t) for t in wall.bounds)),
+        **with_bounds("p95_ms", *(metric("p50_ms", t) for t in tail.bounds)),
         "min_ms": metric("p50_ms", int(times.min())),
         "max_ms": metric("p50_ms", int(times.max())),
-        **_with_bounds("per_sequence{}_ms", *(metric("per_sequence_ms", t) for t in wall.bounds)),
-        **_with_bounds("per_step{}_us", *(metric("per_step_us", t) for t in wall.bounds)),
-        **_with_bounds(
-            "positions_per_s{}", *(metric("positions_per_s", t) for t in (wall.value, wall.hi, wall.lo))
+        **with_bounds("per_sequence_ms", *(metric("per_sequence_ms", t) for t in wall.bounds)),
+        **with_bounds("per_step_us", *(metric("per_step_us", t) for t in wall.bounds)),
+        # the shortest time gives the highest rate
+        **with_bounds(
+            "positions_per_s", *(metric("positions_per_s", t) for t in (wall.value, wall.hi, wall.lo))
         ),
     }
     if compared := judgement.ratios.get(cell):
-        numbers |= _with_bounds("ratio{}", *compared.ratio.bounds)
+        numbers |= with_bounds("ratio", *compared.ratio.bounds)
     if same := judgement.same.get(value):
-        numbers |= _with_bounds("aa{}", *same.ratio.bounds)
-        numbers["aa_ratio"] = numbers.pop("aa")
+        numbers |= with_bounds("aa_ratio", *same.ratio.bounds)
     numbers["smallest_effect"] = judgement.smallest_effect
     flags = judgement.flags[cell]
     codes = {flag.code for flag in flags}
     return {
-        **{name: str(getattr(sample, name)) for name in CELL_COLUMNS},
+        **{name: str(value) for name, value in rounds.cells[cell]._asdict().items()},
         "n": str(wall.n),
         **{name: "" if number is None else f"{number:.9g}" for name, number in numbers.items()},
         "baseline": rounds.baseline,
@@ -88,7 +74,3 @@ def _row(rounds: Rounds, judgement: Judgement, path: str, value: int) -> dict[st
         "flags": " ".join(code for code in CODES if code in codes),
         "advice": SEPARATOR.join(flag.advice for flag in flags),
     }
-
-
-def _with_bounds(name: str, value: Number, lo: Number, hi: Number) -> dict[str, Number]:
-    return {name.format(""): value, name.format("_lo"): lo, name.format("_hi"): hi}

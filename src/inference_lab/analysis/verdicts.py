@@ -3,7 +3,7 @@
 Supported      the whole interval lies inside what was predicted
 Refuted        the whole interval lies outside
 Not reached    a knee was predicted beyond what was measured, and growth had not ended by then
-Inconclusive   the interval straddles, a cell is flagged, the run is invalid or the evidence is missing
+Inconclusive   the interval straddles, a cell is flagged or the evidence is missing
 
 "Less" is decided by the claim rule (claim_rule.py), over the same family as in the summary.
 """
@@ -48,13 +48,8 @@ def evaluate(prediction: Prediction, view: View, *, prediction_changed: bool) ->
     rows; a cell that was not measured makes the claim Inconclusive.
     """
     every = [{**claim, **_with_path(claim)} for claim in (claim.given() for claim in prediction.claims)]
-    validity = view.record.manifest.get("validity", {"valid": True})
-    if validity["valid"]:
-        evidence = Evidence(view)
-        findings = [_finding(claim, evidence) for claim in every]
-    else:
-        why = f"the record is invalid: {'; '.join(validity['reasons'])}"
-        findings = [Finding("Inconclusive", why) for _ in every]
+    evidence = Evidence(view)
+    findings = [_finding(claim, evidence) for claim in every]
     mark = f"{CHANGED}; " if prediction_changed else ""
     return [_row(claim, finding, mark) for claim, finding in zip(every, findings, strict=True)]
 

@@ -238,8 +238,15 @@ def view_of(record: Record, summary: str, judge: Judge, figure: str) -> View:
 
 
 def read_record(experiment: str, calibration: str) -> Record:
-    """The record of an experiment, with the calibration that its summary relies on."""
-    record = store.load_record(Path(stages.folder(experiment), "manifest.json"))
+    """The record of an experiment, with the calibration that its summary relies on.
+
+    Raises RecordError when the measurement was recorded as invalid: nothing may be derived from it.
+    """
+    manifest_path = Path(stages.folder(experiment), "manifest.json")
+    record = store.load_record(manifest_path)
+    valid, reasons = validity(record.manifest)
+    if not valid:  # a load of one's own; a stage of the pipeline puts such a record aside
+        raise RecordError(f"{manifest_path}: marked invalid, because {'; '.join(reasons)}; measure again")
     if not calibration:
         return record
     from inference_lab.analysis.summary_table import read_summary

@@ -12,7 +12,7 @@ from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records import stages, store
 from inference_lab.records.files import sha256_file, write_file
 from inference_lab.records.record import Record
-from inference_lab.records.samples import CELL_COLUMNS, CONTROLS, Sample, read_samples
+from inference_lab.records.samples import CELL_COLUMNS, CONTROLS, Table, cell_of, read_samples
 
 _PROTOCOL: dict[str, Any] = {
     "by": "decode_paths",
@@ -112,35 +112,32 @@ def _record(raw: Path) -> Record:
     return bare_record(raw, read_samples(raw))
 
 
-def bare_record(raw: Path, samples: Sequence[Sample]) -> Record:
+def bare_record(raw: Path, samples: Table) -> Record:
     """A record of rows alone: conditions as given, machine unknown.
 
     Raises RecordError when the rows mix more conditions than one axis.
     """
-    first = samples[0]
+    first = cell_of(samples)
     axis = next(
-        (name for name in ("batch_size", "sequence_length") if len({getattr(s, name) for s in samples}) > 1),
-        "batch_size",
+        (name for name in ("batch_size", "sequence_length") if samples[name].nunique() > 1), "batch_size"
     )
-    for line, sample in enumerate(samples, start=2):
-        for name in CELL_COLUMNS:
-            here, there = getattr(sample, name), getattr(first, name)
-            if name not in ("path", axis) and here != there:
-                raise RecordError(
-                    f"{raw} line {line}: {name} is {here}, line 2 has {there}, and {axis} may vary alone;"
-                    " give the rows of one scan"
-                )
+    for name in CELL_COLUMNS:
+        if name not in ("path", axis) and (other := _other(samples, name, there := getattr(first, name))):
+            raise RecordError(
+                f"{raw} line {other[0]}: {name} is {other[1]}, line 2 has {there}, and {axis} may vary alone;"
+                " give the rows of one scan"
+            )
     fixed = {name: getattr(first, name) for name in ("sequence_length", "d_model", "dtype") if name != axis}
-    paths = list(dict.fromkeys(sample.path for sample in samples))
+    paths = sorted(samples["path"].unique())
     conditions = {
-        "vary": {axis: sorted({getattr(sample, axis) for sample in samples})},
+        "vary": {axis: sorted(map(int, samples[axis].unique()))},
         "fixed": fixed,
-        "paths": sorted(paths),
-        "baseline": sorted(paths)[0],
+        "paths": paths,
+        "baseline": paths[0],
         "replica": False,
         "blas_threads": first.blas_threads,
-        "processes": len({sample.process for sample in samples}),
-        "rounds": len({sample.round for sample in samples}),
+        "processes": samples["process"].nunique(),
+        "rounds": samples["round"].nunique(),
         "warmups": 0,
     }
     moment = datetime.fromtimestamp(raw.stat().st_mtime, UTC).isoformat(timespec="seconds")
@@ -158,7 +155,13 @@ def bare_record(raw: Path, samples: Sequence[Sample]) -> Record:
         "finished_at": moment,
         "validity": {"valid": True, "reasons": ["no manifest: conditions as given, machine unknown"]},
     }
-    return Record(experiment, manifest, samples, ())
+    return Record(experiment, manifest, samples)
+
+
+def _other(samples: Table, name: str, value: object) -> tuple[int, object] | None:
+    """The first line with another value in this column, and that value."""
+    others = samples[name][samples[name] != value]
+    return (others.index[0] + 2, others.iloc[0]) if len(others) else None
 
 
 def _check(args: argparse.Namespace, record: Record) -> None:
@@ -167,13 +170,13 @@ def _check(args: argparse.Namespace, record: Record) -> None:
         "dtype": args.dtype,
         "blas_threads": args.blas_threads,
     }
-    for line, sample in enumerate(record.samples, start=2):
-        for name, value in wanted.items():
-            if (found := getattr(sample, name)) != value:
-                option = f"--{name.replace('_', '-')}"
-                raise RecordError(
-                    f"{args.input} line {line}: {name} is {found}, {option} says {value}; give {found}"
-                )
+    for name, value in wanted.items():
+        if other := _other(record.samples, name, value):
+            line, found = other
+            option = f"--{name.replace('_', '-')}"
+            raise RecordError(
+                f"{args.input} line {line}: {name} is {found}, {option} says {value}; give {found}"
+            )
     conditions = record.manifest["conditions"]
     for name, value in wanted.items():
         declared = {**conditions["fixed"], "blas_threads": conditions["blas_threads"]}.get(name, value)

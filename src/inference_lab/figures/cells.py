@@ -10,18 +10,18 @@ from typing import TypeVar
 from inference_lab.analysis.statistics import Estimate
 from inference_lab.analysis.summary_table import View, bound_column, number
 from inference_lab.errors import RecordError
-from inference_lab.records.samples import CELL_COLUMNS, Sample
+from inference_lab.records.samples import CELL_COLUMNS
 
 Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One row of summary.csv: its path, its value of the varied axis, and its samples in order."""
+    """One row of summary.csv: its path, its value of the varied axis, and how many samples it has."""
 
     path: str
     value: int
-    samples: tuple[Sample, ...]
+    n: int
     row: Mapping[str, str]
     place: str
 
@@ -49,7 +49,7 @@ class Cell:
             return None
         if (lo or value) > value or (hi or value) < value:
             raise _malformed(self.place, column, f"{value:g}", f"between its bounds, {lo} and {hi}")
-        return Estimate(value, lo, hi, len(self.samples))
+        return Estimate(value, lo, hi, self.n)
 
     def needed(self, column: str) -> Estimate:
         """The same for a column every cell must have. Raises RecordError when it is empty."""
@@ -93,21 +93,20 @@ def cells(view: View) -> list[Cell]:
     samples, or when a sample has no row: a figure that leaves a sample out is not drawn.
     """
     axis, experiment = varied_axis(view), view.record.experiment
-    behind: dict[tuple[str, ...], list[Sample]] = {}
-    for sample in view.record.samples:
-        behind.setdefault(tuple(map(str, sample.cell)), []).append(sample)
+    sizes = view.record.samples.groupby(list(CELL_COLUMNS)).size()
+    behind = {tuple(map(str, key)): int(n) for key, n in sizes.items()}
     found: list[Cell] = []
     for line, row in enumerate(view.summary, start=2):
         place = f"summary.csv of {experiment}, line {line}"
         for column in (*CELL_COLUMNS, "n"):
             if not row.get(column):
                 raise _malformed(place, column, "missing or empty", "present")
-        samples = behind.pop(tuple(row[column] for column in CELL_COLUMNS), ())
-        if not samples or row["n"] != str(len(samples)):
-            raise _malformed(place, "n", row["n"], f"{len(samples)}, the samples left for its cell")
+        n = behind.pop(tuple(row[column] for column in CELL_COLUMNS), 0)
+        if not n or row["n"] != str(n):
+            raise _malformed(place, "n", row["n"], f"{n}, the samples left for its cell")
         if not (value := row[axis]).isdecimal() or int(value) < 1:
             raise _malformed(place, axis, repr(value), "a positive integer to be an axis")
-        found.append(Cell(row["path"], int(value), tuple(samples), row, place))
+        found.append(Cell(row["path"], int(value), n, row, place))
     if behind:
         raise RecordError(
             f"summary.csv of {experiment}: no row for the samples of {' '.join(next(iter(behind)))};"

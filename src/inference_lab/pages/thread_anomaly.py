@@ -6,7 +6,6 @@ flagged; the page describes their samples and claims nothing.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from inference_lab.analysis.statistics import Times, estimate, short, with_inter
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import ConfigError
 from inference_lab.pages.render import origin, table
-from inference_lab.records.samples import Sample
+from inference_lab.records.samples import Table
 
 APART = 2.0  # factors that differ by less are of one kind
 
@@ -45,13 +44,17 @@ def situations(view: View, rounds: Rounds) -> list[Situation]:
     """
     neighbours = view.record.manifest.get("neighbours", {})
     found: list[Situation] = []
+    samples = view.record.samples
     for threads in rounds.values:
+        here = samples[samples[rounds.axis] == threads]
         for busy in sorted(set(neighbours.values())):
             paths = [path for path in rounds.paths if neighbours[path] == busy]
             fast, *slow = sorted(paths, key=lambda path: not path.startswith(rounds.baseline))
             if len(slow) == 1:
                 of, to = ((path, threads) for path in (slow[0], fast))
-                first, second = (np.array([s.position for s in rounds.cells[cell]]) for cell in (of, to))
+                first, second = (
+                    here["position"][here["path"] == path].to_numpy() for path in (slow[0], fast)
+                )
                 factor = rounds.times[of] / rounds.times[to]
                 order = (first < second).reshape(factor.shape)
                 found.append(Situation(threads, busy, of[0], to[0], factor, order))
@@ -69,7 +72,8 @@ def draw(view: View) -> str:
     found = situations(view, rounds)
     odd = max(found, key=lambda one: _p50(one.factor))
     cores = len(view.record.manifest["environment"].get("affinity") or ())
-    controls, flags = view.record.controls, {(r["path"], r["blas_threads"]): r["flags"] for r in view.summary}
+    samples, controls = view.record.samples, view.record.controls
+    flags = {(r["path"], r["blas_threads"]): r["flags"] for r in view.summary}
 
     def every(one: Situation) -> list[str]:
         quarters = [float(q) for q in np.percentile(one.factor, (0, 25, 75, 100))]
@@ -98,7 +102,7 @@ def draw(view: View) -> str:
         ]
 
     def timed(one: Situation) -> list[str]:
-        gap = _least_gap([s for s in view.record.samples if s.blas_threads == one.threads])
+        gap = _least_gap(samples[samples["blas_threads"] == one.threads])
         probe = _control(controls, "probe", one.threads, "probe")
         return [short(probe / 1e6) if probe else "", short(gap / 1e6)]
 
@@ -175,13 +179,15 @@ def _p50(values: Times) -> float:
     return float(np.percentile(values, 50))
 
 
-def _control(controls: Sequence[Sample], kind: str, threads: int, path: str) -> float:
+def _control(controls: Table, kind: str, threads: int, path: str) -> float:
     """Median ns of the controls of one kind, 0 where there are none."""
-    times = [s.elapsed_ns for s in controls if (s.kind, s.blas_threads, s.path) == (kind, threads, path)]
-    return float(np.percentile(times, 50)) if times else 0.0
+    chosen = (controls["kind"] == kind) & (controls["blas_threads"] == threads) & (controls["path"] == path)
+    return float(controls["elapsed_ns"][chosen].median()) if chosen.any() else 0.0
 
 
-def _least_gap(samples: Sequence[Sample]) -> int:
+def _least_gap(samples: Table) -> int:
     """Least ns between the end of a sample and the start of the next in its round."""
-    pairs = [(a, b) for a, b in pairwise(samples) if (a.process, a.round) == (b.process, b.round)]
-    return min((b.started_ns - a.started_ns - a.elapsed_ns for a, b in pairs), default=0)
+    ends = samples["started_ns"] + samples["elapsed_ns"]
+    before = ends.groupby([samples["process"], samples["round"]]).shift(fill_value=-1)
+    gaps = (samples["started_ns"] - before)[before >= 0]
+    return int(gaps.min()) if len(gaps) else 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab.records.samples import Sample, write_samples
+from inference_lab.records.samples import Table, write_samples
 from inference_lab.stream_load.requests import RequestRecord
 
 
@@ -20,17 +20,18 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Record:
-    """One measurement as recorded: its manifest, its formal samples, its controls.
+    """One measurement as recorded: its manifest and the rows of its raw files.
 
-    A record of another kind than `timing` has no samples; its raw.csv is in `rows`, as text. One of kind
+    Only a record of kind `timing` has samples and controls: tables with samples.CONTROL_COLUMNS, in the order
+    of their files. The raw.csv of any other kind is in `rows`, as text. One of kind
     `serving` has what the client saw in `requests`, what the server wrote of them in `truth`, the
     server's steps in `rows`, and what stood on its /metrics in `server`.
     """
 
     experiment: str
     manifest: Mapping[str, Any]
-    samples: Sequence[Sample]
-    controls: Sequence[Sample]
+    samples: Table = None
+    controls: Table = None
     rows: Sequence[Mapping[str, str]] = ()
     requests: Sequence[RequestRecord] = ()
     truth: Sequence[Mapping[str, Any]] = ()

@@ -70,7 +70,7 @@ def load_record(manifest_path: Path) -> Record:
         )
     at = manifest_path.parent
     check_outputs(manifest_path, manifest, Sources())
-    parts: dict[str, list[Any]] = {}
+    parts: dict[str, Any] = {}
     for name, made in manifest["outputs"].items():
         part, found = _part(at / name, manifest["kind"])
         if len(found) != made["rows"]:
@@ -78,12 +78,11 @@ def load_record(manifest_path: Path) -> Record:
                 f"{at / name}: {len(found)} rows, its manifest counts {made['rows']};"
                 f" {ways_out(manifest_path)}"
             )
-        parts.setdefault(part, []).extend(found)
-    samples, controls, rows, requests, truth, server = (
-        parts.get(name, []) for name in ("samples", "controls", "rows", "requests", "truth", "server")
-    )
-    requests = _with_loads(requests, manifest)
-    return Record(manifest["experiment"], manifest, samples, controls, rows, requests, truth, server)
+        if part:  # the controls of what timed nothing are a header alone
+            parts[part] = found
+    if "requests" in parts:
+        parts["requests"] = _with_loads(parts["requests"], manifest)
+    return Record(manifest["experiment"], manifest, **parts)
 
 
 def _with_loads(requests: Sequence[RequestRecord], manifest: Mapping[str, Any]) -> list[RequestRecord]:
@@ -103,10 +102,10 @@ def _with_loads(requests: Sequence[RequestRecord], manifest: Mapping[str, Any]) 
     ]
 
 
-def _part(file: Path, kind: str) -> tuple[str, Sequence[Any]]:
+def _part(file: Path, kind: str) -> tuple[str, Any]:
     """(field of Record, rows) of one raw file, by its name and the kind of its record."""
     if file.name.endswith(CONTROLS):
-        return "controls", read_samples(file, controls=True)
+        return ("controls", read_samples(file, controls=True)) if kind == "timing" else ("", read_rows(file))
     if file.name == "requests.jsonl":
         return "requests", read_requests(file)[0]
     if file.suffix == ".jsonl":

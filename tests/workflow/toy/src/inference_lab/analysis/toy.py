@@ -13,7 +13,7 @@ def summarise(record: Record, judge: Mapping[str, Any]) -> str:
     toy_pause.here("summary")
     toy_pause.half_written("summary", f"results/{record.experiment}/summary.csv")
     cells: dict[tuple[str, int], list[int]] = {}
-    for sample in record.samples:
+    for sample in record.samples.itertuples():
         cells.setdefault((sample.path, sample.batch_size), []).append(sample.elapsed_ns)
     lines = ["path,batch_size,n,p50_ms,knee_factor,flags"]
     for (path, B), elapsed_ns in sorted(cells.items()):
