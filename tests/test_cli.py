@@ -5,6 +5,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import unittest
 from collections.abc import Callable
@@ -17,7 +18,6 @@ from inference_lab.commands import run_stage, standalone, terminal
 from inference_lab.errors import ConfigError, InputError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import locks
 from inference_lab.records.receipts import Receipts
-from inference_lab.records.stages import Step
 from tests import checkout
 from tests.checkout import CONFIG, JUDGE, MEASURE
 
@@ -33,18 +33,16 @@ def run(words: list[str], command: Callable[[list[str]], int] = cli.main) -> tup
     return status, out.getvalue(), err.getvalue()
 
 
-class StageCommandsTest(unittest.TestCase):
-    """One subcommand a stage."""
+class CommandsTest(unittest.TestCase):
+    """What each command is given, and how it refuses."""
 
-    def test_each_stage_is_one_command(self) -> None:
-        """The command of a step, given its part of the section, runs that very step and no other."""
-        walk = Receipts(CONFIG)
-        for step in walk.steps("m1"):
-            words = [*step.command, "--section", json.dumps(step.section)]
+    def test_each_step_is_one_command(self) -> None:
+        """The words of a step, with its part of the section, are that very step again."""
+        for step in Receipts(CONFIG).steps("m1"):
+            words = ["stage", *step.command, "--section", json.dumps(step.section)]
             name = "measure" if step.stage == "measure" else "derive"
-            with self.subTest(words), mock.patch.object(run_stage, name, return_value="done") as stage:
-                self.assertEqual(run(words), (0, "done\n", ""))
-                self.assertEqual(stage.call_args.args[0], step)
+            with self.subTest(words), mock.patch.object(run_stage, name, lambda step, *_, **__: f"{step}"):
+                self.assertEqual(run(words), (0, f"{step}\n", ""))
 
     def test_measuring_dies_with_its_run(self) -> None:
         """A command that a run started binds its life to the run's before anything else, its children not."""
@@ -55,35 +53,38 @@ class StageCommandsTest(unittest.TestCase):
             mock.patch("inference_lab.records.locks.die_with_parent", order.bind),
             mock.patch.object(run_stage, "measure", order.measure),
         ):
-            run(["measure", "m1", "--section", json.dumps(MEASURE), "--lock", "own.lock"])
+            run(["stage", "measure", "m1", "--section", json.dumps(MEASURE), "--lock", "own.lock"])
             self.assertNotIn(locks.RUN_VARIABLE, os.environ)
         bound, measured = order.mock_calls
         self.assertEqual(bound, mock.call.bind(7))
         self.assertEqual(measured.args[1], Path("results/m1/manifest.json"))
         self.assertEqual((measured.kwargs["in_pipeline"], measured.kwargs["lock"]), (True, "own.lock"))
 
-    def test_tests_are_a_command(self) -> None:
-        """`inference-lab test` runs the unit tests and says what happened."""
-        with mock.patch.object(run_stage, "run_tests", return_value="7 unit tests passed"):
-            self.assertEqual(run(["test"]), (0, "7 unit tests passed\n", ""))
-
-    def test_words_that_are_wrong_end_with_2(self) -> None:
-        """No command, an unknown one, a missing or malformed section: 2, and the last line says which."""
+    def test_refusals_are_one_line_and_2(self) -> None:
+        """Wrong words, a section of no shape, and a stage asked for before the one it reads."""
+        checkout.enter(self)
+        judge, measure = json.dumps(JUDGE), json.dumps(MEASURE | {"by": "none"})
         for words, said in (
             ([], "the following arguments are required: COMMAND"),
             (["guess"], "invalid choice: 'guess'"),
-            (["analyze"], "the following arguments are required: experiment, --section"),
-            (["analyze", "m1"], "the following arguments are required: --section"),
-            (["summarize", "m1"], "m1: holds no manifest.json of a load; name its folder, or give --section"),
-            (["summarize", "m1", "--section", "{"], "--section: not JSON"),
-            (["summarize", "m1", "--section", "[1]"], "--section: must be a JSON object"),
-            (["summarize", "m1", "--section", '{"a": NaN}'], "--section: not JSON"),
-            (["figure", "m1", "--section", "{}"], "the following arguments are required: figure"),
+            (["stage", "analysis"], "the following arguments are required: experiment, --section"),
+            (["stage", "draw", "m1", "--section", "{}"], "invalid choice: 'draw'"),
+            (["summarize", "m1"], "m1: holds no manifest.json of a load; name its folder"),
+            (["stage", "summary", "m1", "--section", "{"], "--section: not JSON"),
+            (["stage", "summary", "m1", "--section", "[1]"], "--section: must be a JSON object"),
+            (["stage", "summary", "m1", "--section", '{"a": NaN}'], "--section: not JSON"),
+            (["stage", "summary", "m1", "--section", judge], "results/m1/raw.csv: cannot be read"),
+            (["stage", "summary", "m1", "--section", "{}"], "the section has no key 'by'"),
+            (["stage", "measure", "m1", "--section", '{"by": 3}'], "the section has no key 'by'"),
+            (["stage", "measure", "m1", "--section", measure], "no module inference_lab"),
+            (["stage", "figure", "m1", "--section", judge], "m1 has no figure ''"),
+            (["stage", "figure", "m1", "x.svg", "--section", judge], "m1 has no figure 'x.svg'"),
+            (["stage", "figure", "m1", "latency.svg", "--section", judge], "summary.csv: cannot be read"),
         ):
             with self.subTest(words):
                 status, out, err = run(words)
                 self.assertEqual((status, out), (2, ""))
-                self.assertIn(said, err.splitlines()[-1])
+                self.assertRegex(err, rf"\Ainference-lab[^:\n]*: [^\n]*{re.escape(said)}[^\n]*\n\Z")
 
     def test_no_path_shows_a_traceback(self) -> None:
         """Too long, below a file, a folder for a file, empty, with control characters: 2, and one line."""
@@ -110,23 +111,6 @@ class StageCommandsTest(unittest.TestCase):
                     self.assertNotIn("Traceback", err)
                     self.assertNotIn("\x1b", err)
         self.assertFalse(Path("new").exists())
-
-    def test_what_the_record_lacks_is_one_line(self) -> None:
-        """A stage asked for before the one it reads, or a figure nobody declared, is refused by name."""
-        checkout.enter(self)
-        judge = json.dumps(JUDGE)
-        for words, said in (
-            (["summarize", "m1", "--section", judge], "results/m1/raw.csv: cannot be read"),
-            (["summarize", "m1", "--section", "{}"], "the section has no key 'by'"),
-            (["measure", "m1", "--section", '{"by": 3}'], "the section has no key 'by'"),
-            (["figure", "m1", "latency.svg", "--section", judge], "results/m1/summary.csv: cannot be read"),
-            (["figure", "m1", "x.svg", "--section", judge], "m1 has no figure 'x.svg'"),
-            (["measure", "m1", "--section", json.dumps(MEASURE | {"by": "none"})], "no module inference_lab"),
-        ):
-            with self.subTest(words):
-                status, out, err = run(words)
-                self.assertEqual((status, out), (2, ""))
-                self.assertRegex(err, f"^inference-lab: .*{said}.*\n$")
 
 
 class RunTest(unittest.TestCase):
@@ -178,20 +162,18 @@ class RunTest(unittest.TestCase):
         self.assertEqual((status, err.count("\n")), (130, 1))
         self.assertEqual(self.ends(BrokenPipeError()), (141, "", ""))
 
-    def test_a_log_says_how_a_stage_ended(self) -> None:
-        """--log holds the words of the end, refusal or result; a log that cannot be written is refused."""
+    def test_a_log_holds_the_final_message(self) -> None:
+        """Refusal or result; a log that cannot be written is refused before anything runs."""
         checkout.enter(self)
-        words = ["summarize", "m1", "--section", json.dumps(JUDGE), "--log", "m1.log"]
-        for ended, status, said in (
-            (RecordError("raw.csv: is empty"), 2, "inference-lab: raw.csv: is empty\n"),
-            ("m1: 480 rows", 0, "m1: 480 rows\n"),
-        ):
-            with mock.patch.object(run_stage, "derive", side_effect=[ended]):
-                self.assertEqual(run(words)[0], status)
-            self.assertEqual(Path("m1.log").read_text(), said)
+        words = ["stage", "summary", "m1", "--section", json.dumps(JUDGE), "--log", "m1.log"]
+        status, _, err = run(words)
+        self.assertEqual((status, Path("m1.log").read_text()), (2, err))
+        with mock.patch.object(run_stage, "derive", return_value="m1: 480 rows"):
+            self.assertEqual(run(words)[0], 0)
+        self.assertEqual(Path("m1.log").read_text(), "m1: 480 rows\n")
         status, _, err = run([*words[:-1], "missing/m1.log"])
-        self.assertEqual(status, 2)
-        self.assertIn("missing/m1.log: cannot be written", err.splitlines()[-1])
+        self.assertEqual((status, err.count("\n")), (2, 1))
+        self.assertIn("missing/m1.log: cannot be written", err)
 
 
 class ProgressTest(unittest.TestCase):
@@ -227,16 +209,6 @@ class ProgressTest(unittest.TestCase):
     def test_a_terminal_gets_a_bar(self) -> None:
         """On a terminal the label and the part that is done are drawn."""
         self.assertIn("m1 measure", self.shown([1, 2], 2, on_terminal=True))
-
-
-class EveryStepTest(unittest.TestCase):
-    """Steps and their commands."""
-
-    def test_no_two_steps_share_a_receipt(self) -> None:
-        """Each step has a receipt and outputs of its own."""
-        steps: list[Step] = [*Receipts(CONFIG).steps("m1"), Receipts(CONFIG).step("tests")]
-        files = [path for step in steps for path in (step.receipt, *step.makes)]
-        self.assertEqual(len(files), len(set(files)))
 
 
 if __name__ == "__main__":

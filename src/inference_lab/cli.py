@@ -1,98 +1,85 @@
-"""Commands. One subcommand a stage; each parses its words and calls one function."""
+"""The command line: each subcommand parses its words and calls one function of `commands`."""
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from inference_lab.commands import terminal
-from inference_lab.records import locks, receipts, stages
+from inference_lab.records import locks, receipts
 from inference_lab.records.files import canonical
+
+STAGES = ("measure", "summary", "figure", "analysis", "report")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Exit status of `inference-lab`: 0 done, 2 refused with one line on stderr."""
+    """Return the exit status of `inference-lab`: 0 done, 2 refused with one line on stderr."""
     words = sys.argv[1:] if words is None else words
-    parser = argparse.ArgumentParser(
+    parser = terminal.Parser(
         prog="inference-lab",
         description="A laboratory for LLM inference whose every number can explain itself.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    add = commands.add_parser("example", help="the smallest cached decode, step by step")
-    add.set_defaults(run=_example)
+    def add(name: str, run: Callable[[argparse.Namespace], object], text: str, *, anywhere: bool = False):
+        added = commands.add_parser(name, help=text)
+        added.set_defaults(run=run, anywhere=anywhere)
+        return added
 
-    add = commands.add_parser("test", help="run the unit tests and write results/tests.json")
-    _add_log(add)
-    add.set_defaults(run=_test)
+    add("example", _example, "the smallest cached decode, step by step")
+    _add_log(add("test", _test, "run the unit tests and write results/tests.json"))
+    stage = commands.add_parser("stage")  # for the workflow's rules: without a line in the help
+    stage.set_defaults(run=_stage)
+    stage.add_argument("stage", choices=STAGES)
+    stage.add_argument("experiment")
+    stage.add_argument("figure", nargs="?", default="", help="file name as in judge.figures")
+    stage.add_argument(
+        "--section", type=_json, required=True, help="this stage's part of config.yaml as JSON"
+    )
+    stage.add_argument("--lock", default=locks.MACHINE_LOCK, help="name of the machine's one lock")
+    _add_log(stage)
 
-    add = _stage(commands, "measure", "measure an experiment and record it")
-    add.add_argument("--lock", default=locks.MACHINE_LOCK, help="name of the machine's one lock")
-    add.set_defaults(run=_measure)
-    add = _stage(commands, "summarize", "make summary.csv from the raw samples", of_load=True)
-    add.set_defaults(run=_summarize, anywhere=True)
-    add = _stage(commands, "figure", "draw one figure or page")
-    add.add_argument("figure", help="file name as in judge.figures")
-    add.set_defaults(run=_figure)
-    _stage(commands, "analyze", "set prediction beside result").set_defaults(run=_analyze)
-    _stage(commands, "report", "write one report of several experiments").set_defaults(run=_report)
-
-    add = commands.add_parser("load", help="load an OpenAI-compatible server and record every request")
+    load = add("load", _load, "load an OpenAI-compatible server and record every request", anywhere=True)
     if words[:1] == ["load"]:  # no other command waits for what a load imports
         from inference_lab.stream_load import cli as load_cli
 
-        load_cli.add_arguments(add)
-    add.set_defaults(run=_load, words=words, anywhere=True)
-    add = commands.add_parser("figures", help="draw the figures of a recorded load")
-    add.add_argument("folder", type=Path)
-    add.set_defaults(run=_figures, anywhere=True)
-    add = commands.add_parser("serve-reference", help="a server whose truth is known, to be loaded")
+        load_cli.add_arguments(load)
+    load.set_defaults(words=words)
+    summarize = add("summarize", _summarize, "make summary.csv of a recorded load", anywhere=True)
+    summarize.add_argument("folder", type=Path)
+    figures = add("figures", _figures, "draw the figures of a recorded load", anywhere=True)
+    figures.add_argument("folder", type=Path)
+    reference = add(
+        "serve-reference", _serve_reference, "start the reference server, which logs its own token times"
+    )
     if words[:1] == ["serve-reference"]:
         from inference_lab.stream_load.reference import cli as reference_cli
 
-        reference_cli.add_arguments(add)
-    add.set_defaults(run=_serve_reference)
+        reference_cli.add_arguments(reference)
 
-    add = commands.add_parser("verify", help="rebuild every result from its raw data and compare bytes")
-    add.add_argument("experiment", nargs="*", help="or the folder of a load; default: all experiments")
-    add.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")
-    add.add_argument("--receipt", type=Path, help="write the stage's receipt here and skip what it knows")
-    _add_log(add)
-    add.set_defaults(run=_verify, anywhere=True)
-
-    add = commands.add_parser("explain", help="where a figure, summary or record comes from")
-    add.add_argument("file", type=Path)
-    add.set_defaults(run=_explain, anywhere=True)
-
-    add = commands.add_parser("records", help="what is recorded, and what was superseded")
-    add.set_defaults(run=_records)
-
-    add = commands.add_parser("compare", help="two records of one experiment beside each other")
-    add.add_argument("one", help="a record's folder, or COMMIT:results/EXPERIMENT")
-    add.add_argument("other")
-    add.set_defaults(run=_compare)
+    verify = add("verify", _verify, "rebuild every result from its raw data and compare bytes", anywhere=True)
+    verify.add_argument("experiment", nargs="*", help="or the folder of a load; default: all experiments")
+    verify.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")
+    verify.add_argument("--receipt", type=Path, help="write a receipt here and skip what it already covers")
+    _add_log(verify)
+    explain = add("explain", _explain, "where a figure, summary or record comes from", anywhere=True)
+    explain.add_argument("file", type=Path)
+    add("records", _records, "what is recorded, and what was superseded")
+    compare = add("compare", _compare, "two records of one experiment beside each other")
+    compare.add_argument("one", help="a record's folder, or COMMIT:results/EXPERIMENT")
+    compare.add_argument("other")
     return terminal.run(parser, words)
 
 
-def _stage(commands: Any, name: str, text: str, *, of_load: bool = False) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text)
-    parser.add_argument("experiment", help="or, without --section, the folder of a load" * of_load)
-    parser.add_argument(
-        "--section", required=not of_load, type=_json, help="this stage's part of config.yaml as JSON"
-    )
-    _add_log(parser)
-    return parser
-
-
 def _add_log(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log", type=_emptied, help="write here too how it ended, in the same words")
+    parser.add_argument("--log", type=_emptied, help="also write the final message to this file")
 
 
 def _emptied(text: str) -> Path:
     try:
-        Path(text).write_text("")  # what the run before said is not of this one
+        Path(text).write_text("")  # the message of the run before is not this one's
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{text}: cannot be written ({error.strerror})") from None
     return Path(text)
@@ -105,7 +92,7 @@ def _json(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("must be a JSON object: the section's part")
+        raise argparse.ArgumentTypeError("must be a JSON object")
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -121,44 +108,26 @@ def _test(_: argparse.Namespace) -> str:
     return run_stage.run_tests()
 
 
-def _measure(args: argparse.Namespace) -> str:
+def _stage(args: argparse.Namespace) -> str:
     from inference_lab.commands import run_stage
 
-    step = stages.measure_step(args.experiment, args.section)
+    step = run_stage.step_of(args.stage, args.experiment, args.section, args.figure)
+    if args.stage != "measure":
+        return run_stage.derive(step)
     shown = terminal.progress(f"{args.experiment} measure")
     return run_stage.measure(step, Path(step.receipt), shown, in_pipeline=True, lock=args.lock)
-
-
-def _summarize(args: argparse.Namespace) -> str:
-    from inference_lab.commands import own_load, run_stage
-
-    if args.section is None:
-        return own_load.summarise(Path(args.experiment))
-    return run_stage.derive(stages.summary_step(args.experiment, args.section))
-
-
-def _figure(args: argparse.Namespace) -> str:
-    from inference_lab.commands import run_stage
-
-    return run_stage.derive(stages.figure_step(args.experiment, args.section, args.figure))
-
-
-def _analyze(args: argparse.Namespace) -> str:
-    from inference_lab.commands import run_stage
-
-    return run_stage.derive(stages.analysis_step(args.experiment, args.section))
-
-
-def _report(args: argparse.Namespace) -> str:
-    from inference_lab.commands import run_stage
-
-    return run_stage.derive(stages.report_step(args.experiment, **args.section))
 
 
 def _load(args: argparse.Namespace) -> tuple[str, int]:
     from inference_lab.commands import own_load
 
     return own_load.load(args)
+
+
+def _summarize(args: argparse.Namespace) -> str:
+    from inference_lab.commands import own_load
+
+    return own_load.summarise(args.folder)
 
 
 def _figures(args: argparse.Namespace) -> str:
@@ -175,10 +144,11 @@ def _serve_reference(args: argparse.Namespace) -> int:
 
 def _verify(args: argparse.Namespace) -> str:
     from inference_lab.commands import own_load, run_stage, verify
-    from inference_lab.config.experiments import load_config
+    from inference_lab.config.experiments import check_config, load_config
 
     run_stage.check_code()
-    walk = receipts.Receipts(args.config or load_config().given())
+    config = check_config(args.config, "--config") if args.config else load_config()
+    walk = receipts.Receipts(config.given())
     if args.receipt:
         return verify.verify_stage(walk, args.receipt)
     if not args.experiment:
@@ -195,7 +165,7 @@ def _explain(args: argparse.Namespace) -> str:
     from inference_lab.commands.explain import explain
     from inference_lab.config.experiments import load_config
 
-    # An SVG says something of itself outside a checkout, too.
+    # An SVG explains itself outside a checkout, too.
     config = load_config().given() if Path("config.yaml").exists() else {"experiments": {}}
     return explain(args.file, own_load.around(args.file) or receipts.Receipts(config))
 
@@ -214,18 +184,15 @@ def _compare(args: argparse.Namespace) -> str:
     return compare(args.one, args.other)
 
 
-def seed_measure(words: Sequence[str] | None = None) -> int:
-    """Exit status of `p2-inference-systems`: a seed measurement into a raw file of any name."""
+def standalone_measure(words: Sequence[str] | None = None) -> int:
+    """Return the exit status of `p2-inference-systems`: a measurement into a raw file of any name."""
     from inference_lab.commands import standalone
 
     return standalone.measure(words)
 
 
-def seed_summary(words: Sequence[str] | None = None) -> int:
-    """Exit status of `p2-inference-systems-summary`: summary, figures and knee of a raw file."""
+def standalone_summary(words: Sequence[str] | None = None) -> int:
+    """Return the exit status of `p2-inference-systems-summary`: summary, figures and knee of a raw file."""
     from inference_lab.commands import standalone
 
     return standalone.summary(words)
-
-
-__all__ = ["main", "seed_measure", "seed_summary"]

@@ -241,7 +241,7 @@ class StalenessTest(unittest.TestCase):
         """A file that no stage makes and one reads is an error that names both."""
         Path("predictions/m1.yaml").unlink()
         with self.assertRaisesRegex(
-            ConfigError, r"predictions/m1\.yaml: no such file, and m1 analyze reads it"
+            ConfigError, r"predictions/m1\.yaml: no such file, and m1 analysis reads it"
         ):
             stale()
         Path(f"{AT}/manifest.json").unlink()  # nothing is measured for it, either
@@ -310,7 +310,7 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(Receipts(self.config).why(step), [])
         self.assertIn(step.receipt, Receipts(self.config).verify_step().reads)
         edit("predictions/m1.yaml", "does it", "why does it")
-        self.assertIn("m1 analyze: predictions/m1.yaml changed", Receipts(self.config).why(step))
+        self.assertIn("m1 analysis: predictions/m1.yaml changed", Receipts(self.config).why(step))
 
     def test_pins_of_what_serves_are_part_of_a_record(self) -> None:
         """A section that names a file of pins is measured under them; another version is told."""

@@ -361,7 +361,7 @@ class MakeTest(unittest.TestCase):
                 change()
                 return self.produce()
 
-            with self.assertRaisesRegex(RecordError, "m1 summarize: an input changed while it ran"):
+            with self.assertRaisesRegex(RecordError, "m1 summary: an input changed while it ran"):
                 store.make(SUMMARY, produce)
             self.assertFalse(Path(SUMMARY.makes[0]).exists())
             self.assertFalse(Path(SUMMARY.receipt).exists())
@@ -402,7 +402,7 @@ class MakeTest(unittest.TestCase):
         """A summary asked for without a record names the file it lacks."""
         (AT / "raw.csv").unlink()
         with self.assertRaisesRegex(
-            RecordError, r"^results/m1/raw\.csv: cannot be read .* m1 summarize reads it"
+            RecordError, r"^results/m1/raw\.csv: cannot be read .* m1 summary reads it"
         ):
             store.make(SUMMARY, self.produce)
 

@@ -160,7 +160,7 @@ class Crashes(Parallel):
         with checkout() as lab:
             before = lab.contents("results/t1/*")
             lab.edit(*STALE)
-            for words in ("measure t1", "summarize t1"):
+            for words in ("measure t1", "summary t1"):
                 run = lab.snakemake("all", TOY_LIMITED=words)
                 self.assertNotEqual(run.status, 0)
                 self.assertIn("cannot be written (File too large)", run.text)

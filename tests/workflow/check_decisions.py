@@ -204,14 +204,14 @@ class Decisions:
         with self.place() as lab:
             lab.edit(SUMMARY, "/ 1e6", "/ 1e3")
             self.decides(lab, {"test"} | derived("t1", "t2", "v1"),
-                         says=[f"t1 summarize: {SUMMARY} changed"])  # fmt: skip
+                         says=[f"t1 summary: {SUMMARY} changed"])  # fmt: skip
 
     def test_summary_code_with_equal_bytes(self) -> None:
         """Summary code that still writes the same bytes redraws nothing."""
         with self.place() as lab:
             lab.edit(SUMMARY, "/ 1e6", "/ 1000000.0")
             lab.edit(SUMMARY, "sorted(cells.items())", "sorted(list(cells.items()))")
-            self.decides(lab, {"test"} | {f"summarize {name}" for name in ("t1", "t2", "v1")})
+            self.decides(lab, {"test"} | {f"summary {name}" for name in ("t1", "t2", "v1")})
 
     def test_figure_code(self) -> None:
         """Changed figure code: tests and that figure."""
@@ -237,7 +237,7 @@ class Decisions:
         """One section's bounds: that experiment from summary on."""
         with self.place() as lab:
             lab.edit("config.yaml", "knee_factor: 1.1", "knee_factor: 1.5")
-            self.decides(lab, derived("t1"), says=["t1 summarize: its judge: part changed"])
+            self.decides(lab, derived("t1"), says=["t1 summary: its judge: part changed"])
 
     def test_config_of_the_command_line(self) -> None:
         """A --configfile laid over the config is followed, and a second call with it makes nothing."""
@@ -254,7 +254,7 @@ class Decisions:
         """A changed prediction: its verdicts, analysis and article alone."""
         with self.place() as lab:
             lab.edit("predictions/t1.yaml", "by some µs", "by many µs")
-            self.decides(lab, {"analyze t1"}, says=["t1 analyze: predictions/t1.yaml changed"])
+            self.decides(lab, {"analysis t1"}, says=["t1 analysis: predictions/t1.yaml changed"])
 
     def test_pin_of_a_measured_package(self) -> None:
         """Another version of what is measured: tests, then every stage that imports it."""
@@ -287,9 +287,9 @@ class Decisions:
         with self.place() as lab:
             lab.edit("config.yaml", "seed: 1}", "seed: 5}")
             run = self.run_(lab, "results/t1/plot.svg")
-            made = {"measure t1", "summarize t1", "figure t1 plot.svg"}
+            made = {"measure t1", "summary t1", "figure t1 plot.svg"}
             self.assertEqual((run.status, run.decided), (0, made), run.text)
-            self.decides(lab, {"figure t1 rows.svg", "analyze t1"})
+            self.decides(lab, {"figure t1 rows.svg", "analysis t1"})
 
     # Files missing or edited
 
@@ -318,7 +318,7 @@ class Decisions:
         """A missing summary is made from recorded raw."""
         with self.place() as lab:
             lab.remove("results/t1/summary.csv")
-            self.decides(lab, {"summarize t1"}, says=["t1 summarize: results/t1/summary.csv is missing"])
+            self.decides(lab, {"summary t1"}, says=["t1 summary: results/t1/summary.csv is missing"])
             self.assertEqual(lab.changes(), [])
 
     def test_figure_missing(self) -> None:
@@ -343,9 +343,9 @@ class Decisions:
             verified = lab.command(str(PROGRAMS / "inference-lab"), "verify")
             self.assertNotEqual(verified.returncode, 0)
             self.assertIn("results/t1/plot.svg", verified.stderr)
-            self.decides(lab, {"figure t1 plot.svg", "summarize t2"},
+            self.decides(lab, {"figure t1 plot.svg", "summary t2"},
                          says=["t1 figure plot.svg: results/t1/plot.svg was edited by hand",
-                               "t2 summarize: results/t2/summary.csv was edited by hand"])  # fmt: skip
+                               "t2 summary: results/t2/summary.csv was edited by hand"])  # fmt: skip
             self.assertEqual(lab.changes(), [])
 
     def test_receipt_edited(self) -> None:
@@ -419,7 +419,7 @@ class Decisions:
             lab.edit("config.yaml", "seed: 3}", "seed: 6}")
             lab.remove("results/v1/summary.csv")
             run = self.run_(lab, "results/v1/analysis.md", "all")
-            self.assertEqual((run.status, run.decided), (0, {"summarize v1"}), run.text)
+            self.assertEqual((run.status, run.decided), (0, {"summary v1"}), run.text)
             self.assertIn("kept: its measure: part changed", run.text)
             forced = self.run_(lab, "--forceall", "results/v1/analysis.md", "all")
             self.assertEqual((forced.status, forced.decided), (0, EVERYTHING), forced.text)

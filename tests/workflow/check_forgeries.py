@@ -131,7 +131,7 @@ class Forgeries(Parallel):
             reseal(lab, "results/t1/receipts/analysis.json", stale)
             self.refused(lab, PAGE)
             run = lab.snakemake("all")
-            self.assertEqual((run.status, run.decided), (0, {"analyze t1"}), run.text)
+            self.assertEqual((run.status, run.decided), (0, {"analysis t1"}), run.text)
             self.assertEqual(lab.changes(), [])
 
     def test_verification_that_came_along(self) -> None:
@@ -212,7 +212,7 @@ class Histories(Parallel):
                 text = (lab.root / name).read_text()
                 (lab.root / name).write_text(f"<<<<<<< a\n{text}=======\n{text}>>>>>>> b\n")
             run = lab.snakemake("all")
-            self.assertEqual((run.status, run.decided), (0, {"test", "summarize t1"}), run.text)
+            self.assertEqual((run.status, run.decided), (0, {"test", "summary t1"}), run.text)
             manifest = lab.root / "results/t1/manifest.json"
             text = manifest.read_text()
             manifest.write_text(f"<<<<<<< a\n{text}=======\n{text}>>>>>>> b\n")

@@ -107,7 +107,7 @@ class Locks(Parallel):
                 holder = (one.outside / "here").read_text()
                 second = self.start_logged(two, log, "all")
                 self.assertTrue(wait_for(lambda: "waiting: " in log.read_text()), log.read_text())
-                said = f"waiting: process {holder} (python inference-lab measure t1"
+                said = f"waiting: process {holder} (python inference-lab stage measure t1"
                 self.assertIn(said, log.read_text())
                 self.assertIn("measures on this machine", log.read_text())
                 go(one)

@@ -53,7 +53,7 @@ class PublicCases(Parallel):
             os.utime(lab.root / "results/t1/raw.csv")
             self.nothing_to_do(lab)
             lab.edit("predictions/t2.yaml", "some µs", "Some µs", keep_mtime=True)
-            self.assertEqual(lab.snakemake("all").decided, {"analyze t2"})
+            self.assertEqual(lab.snakemake("all").decided, {"analysis t2"})
 
     def test_two_megabytes_touched(self) -> None:
         """snakemake#2949: a raw file beyond Snakemake's limit for checksums is touched and runs nothing."""
@@ -62,7 +62,7 @@ class PublicCases(Parallel):
             self.assertEqual(made.returncode, 0, made.stderr)
             self.assertGreater((lab.root / "results/t1/raw.csv").stat().st_size, 2_000_000)
             first = lab.snakemake("results/t1/summary.csv")
-            self.assertEqual((first.status, first.ran), (0, ["summarize t1"]), first.text)
+            self.assertEqual((first.status, first.ran), (0, ["summary t1"]), first.text)
             os.utime(lab.root / "results/t1/raw.csv")
             self.assertIn("Nothing to be done", lab.snakemake("-n", "results/t1/summary.csv").text)
 
@@ -121,7 +121,7 @@ class PublicCases(Parallel):
             whole = lab.published()
             shutil.rmtree(lab.root / "results/t1/receipts")
             run = lab.snakemake("all", **PLAIN_C, PYTHONHASHSEED="1")
-            self.assertIn("summarize t1", run.made)
+            self.assertIn("summary t1", run.made)
             self.assertEqual(lab.published(), whole)
 
     def test_thread_variables(self) -> None:

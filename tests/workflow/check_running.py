@@ -51,7 +51,7 @@ class RunningTest(unittest.TestCase):
             ("snakemake", "-n", "all"),
             ("inference-lab", "test"),
             ("inference-lab", "verify"),
-            ("inference-lab", "measure", "m2_capacity", "--section", capacity),
+            ("inference-lab", "stage", "measure", "m2_capacity", "--section", capacity),
         ):
             with self.subTest(" ".join(words[:2])):
                 done = self.run_here(PROGRAMS / words[0], *words[1:])

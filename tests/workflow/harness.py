@@ -3,7 +3,7 @@
     with checkout() as lab:                        a copy of one prepared checkout, everything current
         lab.edit("config.yaml", "seed: 1", "seed: 5")
         run = lab.snakemake("all")
-        run.made                                   {"measure t1", "summarize t1", ...}: what was made anew
+        run.made                                   {"measure t1", "summary t1", ...}: what was made anew
 
 The prepared checkout is this repository's Snakefile, rules, profile and package, with the experiments,
 analysis and figures of tests/workflow/toy/ in place of the real ones. It is made once a process.
@@ -59,9 +59,9 @@ FORKS.set_forkserver_preload(["snakemake.cli", __name__])
 RECEIPTS = {
     "test": "results/tests.json",
     "measure": "results/{}/manifest.json",
-    "summarize": "results/{}/receipts/summary.json",
+    "summary": "results/{}/receipts/summary.json",
     "figure": "results/{}/receipts/{}.json",
-    "analyze": "results/{}/receipts/analysis.json",
+    "analysis": "results/{}/receipts/analysis.json",
     "verify": "results/.verified.json",
 }
 
@@ -70,7 +70,7 @@ def derived(*experiments: str) -> set[str]:
     """The commands that follow a measurement of these toy experiments."""
     found: set[str] = set()
     for name in experiments:
-        found |= {f"summarize {name}", f"figure {name} plot.svg", f"analyze {name}"}
+        found |= {f"summary {name}", f"figure {name} plot.svg", f"analysis {name}"}
         if name == "t1":
             found.add("figure t1 rows.svg")
     return found

@@ -13,7 +13,7 @@ rule analysis:
     params:
         section=section("analysis"),
     shell:
-        "exec inference-lab analyze {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
+        "exec inference-lab stage analysis {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
 # The same, for experiments that have an article for a reader.
@@ -41,7 +41,7 @@ rule report:
     params:
         section=section("report"),
     shell:
-        "exec inference-lab report {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
+        "exec inference-lab stage report {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
 # Every record checked and every derived file rebuilt in memory: what a fresh clone does first.

@@ -13,4 +13,4 @@ rule figure:
     params:
         section=section("figure"),
     shell:
-        "exec inference-lab figure {wildcards.experiment:q} {wildcards.figure:q} --section {params.section:q} --log {log:q}"
+        "exec inference-lab stage figure {wildcards.experiment:q} {wildcards.figure:q} --section {params.section:q} --log {log:q}"

@@ -15,7 +15,7 @@ rule measure:
     params:
         section=section("measure"),
     shell:
-        "exec inference-lab measure {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
+        "exec inference-lab stage measure {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
 # The same, for experiments that measure only when asked for: -R measure_manual.

@@ -12,4 +12,4 @@ rule summary:
     params:
         section=section("summary"),
     shell:
-        "exec inference-lab summarize {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
+        "exec inference-lab stage summary {wildcards.experiment:q} --section {params.section:q} --log {log:q}"

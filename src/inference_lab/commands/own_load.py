@@ -111,7 +111,7 @@ def around(file: Path) -> Receipts | None:
 def walk(folder: Path) -> Receipts:
     """The chain of receipts of the load in a folder. Raises ConfigError when it holds none."""
     if (found := around(folder)) is None:
-        raise ConfigError(f"{folder}: holds no {MANIFEST} of a load; name its folder, or give --section")
+        raise ConfigError(f"{folder}: holds no {MANIFEST} of a load; name its folder")
     return found
 
 

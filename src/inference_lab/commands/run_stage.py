@@ -20,6 +20,7 @@ from inference_lab.errors import ConfigError, LabError, MeasurementRefused, Reco
 from inference_lab.records import history, installed, locks, receipts, stages, store
 from inference_lab.records.digests import SOURCE_ROOT, Sources
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
+from inference_lab.records.forms import JSON
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Calibration, Measurement, Record
@@ -262,6 +263,19 @@ def check_code() -> None:
     sources = Sources()
     whole = [path for path in stages.tested_files(Path()) if path.startswith(SOURCE_ROOT)]
     installed.check_running(sources.pins(whole))
+
+
+def step_of(stage: str, experiment: str, section: JSON, figure: str) -> Step:
+    """The step that the `stage` command runs, from its part of the config section."""
+    match stage:
+        case "measure":
+            return stages.measure_step(experiment, section)
+        case "figure":
+            return stages.figure_step(experiment, section, figure)
+        case "report":
+            return stages.report_step(experiment, **section)
+        case _:
+            return (stages.summary_step if stage == "summary" else stages.analysis_step)(experiment, section)
 
 
 def texts(step: Step) -> dict[str, str]:

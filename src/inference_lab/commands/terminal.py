@@ -10,10 +10,18 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from inference_lab.errors import LabError, printable
 from inference_lab.records import locks
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with 2."""
+        self.exit(2, f"{self.prog}: {printable(message)}; see {self.prog} --help\n")
 
 
 def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:

@@ -121,7 +121,7 @@ def summary_step(experiment: str, section: Mapping[str, Any]) -> Step:
     return Step(
         "summary",
         experiment,
-        ("summarize", experiment),
+        ("summary", experiment),
         f"{folder(experiment)}/receipts/summary.json",
         makes=(f"{folder(experiment)}/summary.csv",),
         reads=(*_record(experiment), *_calibration(section)),
@@ -155,7 +155,7 @@ def analysis_step(experiment: str, section: Mapping[str, Any]) -> Step:
     return Step(
         "analysis",
         experiment,
-        ("analyze", experiment),
+        ("analysis", experiment),
         f"{at}/receipts/analysis.json",
         makes=(f"{at}/verdicts.csv", f"{at}/analysis.md", *article),
         reads=(
