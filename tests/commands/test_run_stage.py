@@ -155,7 +155,7 @@ class MeasureTest(unittest.TestCase):
         self.refused(RecordError, "results/m1: cannot be written")
 
     def test_outside_the_pipeline_both_are_noted(self) -> None:
-        """A seed command measures without tests and prediction, and its manifest says so."""
+        """A standalone command measures without tests and prediction, and its manifest says so."""
         TESTS.unlink()
         Path("predictions/m1.yaml").unlink()
         self.measure(in_pipeline=False)

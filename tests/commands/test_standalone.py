@@ -1,4 +1,4 @@
-"""The two seed commands: exactly the rows promised, and flags that contradict the rows refused."""
+"""The two standalone commands: exactly the rows promised, and flags that contradict the rows refused."""
 
 import contextlib
 import io
@@ -60,7 +60,7 @@ def instant(section: DecodePaths, progress: Callable[[int, int], None]) -> Measu
     )
 
 
-class SeedTest(unittest.TestCase):
+class StandaloneMeasureTest(unittest.TestCase):
     """A checkout of the real sources, in which measuring takes no time."""
 
     def setUp(self) -> None:
@@ -132,7 +132,7 @@ class MeasureTest(SeedTest):
         self.assertEqual(paths, {"no_cache": 30, "dynamic": 30, "preallocated": 30})
 
     def test_its_section_is_the_configs(self) -> None:
-        """The pipeline takes the seed's record for its own: both declare one section and one judgement."""
+        """The pipeline takes their record for its own: both declare one section and one judgement."""
         with contextlib.chdir(checkout.ROOT):
             config = load_config().given()["experiments"]["m1-batch-size-scan"]
         self.assertEqual(standalone.SECTIONS["batch-size"], ("m1-batch-size-scan", config["measure"]))

@@ -219,7 +219,7 @@ class OptimizedTest(unittest.TestCase):
 class GoodInputTest(unittest.TestCase):
     """What the contract allows, works."""
 
-    def test_seed_signatures(self) -> None:
+    def test_signatures(self) -> None:
         """Four positional arguments give an output, or an output and two caches, of the stated shapes."""
         output = attention.decode_without_cache(X, WQ, WK, WV)
         self.assertEqual(output.shape, (2, 4, 5))

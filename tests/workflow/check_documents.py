@@ -241,8 +241,8 @@ def rendered(root: Path, experiment: str) -> str:
 class DeclarationsTest(FromTheTop):
     """What is written down twice, and what has to be written down at all."""
 
-    def test_seed_section_is_the_configs(self) -> None:
-        """The seed command's built-in conditions and judgement are those of m1-batch-size-scan."""
+    def test_standalone_section_is_the_configs(self) -> None:
+        """The standalone command's built-in conditions and judgement are those of m1-batch-size-scan."""
         name, conditions = standalone.SECTIONS["batch-size"]
         section = load_config().given()["experiments"][name]
         self.assertEqual(name, "m1-batch-size-scan")

@@ -1,4 +1,4 @@
-"""The two seed commands: measure into a raw file of any name, summarise a raw file into any folder."""
+"""The two standalone commands: measure into a raw file of any name, summarise a raw file into any folder."""
 
 import argparse
 from collections.abc import Mapping, Sequence
