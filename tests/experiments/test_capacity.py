@@ -23,7 +23,6 @@ class RowsTest(unittest.TestCase):
     """One row a dtype and model."""
 
     def test_one_row_a_dtype_and_model(self) -> None:
-        """Every dtype has every model, in order, under exactly COLUMNS."""
         found = rows(SECTION)
         wanted = [(dtype, model.name) for dtype in SECTION.vary.dtype for model in PUBLISHED_MODELS]
         self.assertEqual([(row["dtype"], row["model"]) for row in found], wanted)
@@ -42,7 +41,6 @@ class RowsTest(unittest.TestCase):
         self.assertEqual((row["block_tokens_per_gib"], row["block_sequences_per_gib"]), ("58240", "57"))
 
     def test_what_is_recorded(self) -> None:
-        """A record of kind capacity, its raw.csv the rows under their columns."""
         found = measure(SECTION, lambda done, total: None)
         self.assertEqual((found.kind, found.rows["raw.csv"]), ("capacity", 4 * len(PUBLISHED_MODELS)))
         self.assertEqual(list(csv.DictReader(io.StringIO(found.files["raw.csv"]))), rows(SECTION))

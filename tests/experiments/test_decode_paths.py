@@ -53,7 +53,6 @@ class InputsTest(unittest.TestCase):
         self.assertEqual(len({row.tobytes() for row in rows}), len(rows))
 
     def test_inputs_are_read_only(self) -> None:
-        """No path can change what the next one is given."""
         for cell in cells(SECTION):
             for array in cell:
                 with self.assertRaisesRegex(ValueError, "read-only"):

@@ -56,7 +56,6 @@ class LimitsTest(unittest.TestCase):
             self.assertLessEqual(abs(sum(made) - wanted), 512**2)
 
     def test_reading_takes_every_number(self) -> None:
-        """read looks at each number of each step once, weights and cache apart."""
         seen: list[int] = []
         call = kernels_peers.read([(6, 2), (6, 4)], np.float32)
         with mock.patch.object(np, "maximum") as maximum:

@@ -78,7 +78,6 @@ class BindTest(unittest.TestCase):
         self.assertFalse(one.x.flags.writeable)
 
     def test_sections_that_cannot_be_meant(self) -> None:
-        """A decode without steps and a prefill with them are refused in words."""
         for path, steps, message in (
             ("preallocated", {}, "decode_steps is 0 or missing"),
             ("prefill", {"decode_steps": 2}, "decode_steps is 2"),

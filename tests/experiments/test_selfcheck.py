@@ -112,7 +112,6 @@ class MeasureTest(unittest.TestCase):
     """Runs as one record."""
 
     def setUp(self) -> None:
-        """No thread variable of this shell contradicts the section."""
         self.enterContext(contextlib.chdir(checkout.ROOT))
         self.enterContext(mock.patch.dict(os.environ, dict.fromkeys(machine.THREAD_VARIABLES, "1")))
 

@@ -51,7 +51,6 @@ class NeighbourTest(unittest.TestCase):
     """A real spinner."""
 
     def setUp(self) -> None:
-        """A spinner on a core this process may use."""
         self.core = max(os.sched_getaffinity(0))
         self.neighbour = threads.Neighbour(self.core)
         self.addCleanup(self.neighbour.end)
@@ -79,7 +78,6 @@ class NeighbourTest(unittest.TestCase):
         self.assertEqual(machine.process_s(self.pid), spent)
 
     def test_a_failure_stops_it(self) -> None:
-        """A call that raises leaves the neighbour stopped."""
         with self.assertRaises(ZeroDivisionError), self.neighbour.busy():
             raise ZeroDivisionError
         self.until("T")
@@ -95,7 +93,6 @@ class NeighbourTest(unittest.TestCase):
         self.until("T")
 
     def test_it_ends_with_its_parent(self) -> None:
-        """However its parent ends, killed too, the spinner does not spin on."""
         with subprocess.Popen(
             [sys.executable, "-c", STARTS_A_NEIGHBOUR], stdout=subprocess.PIPE, text=True
         ) as parent:
@@ -113,7 +110,6 @@ class BindTest(unittest.TestCase):
     """Paths as calls, with a neighbour that only remembers."""
 
     def setUp(self) -> None:
-        """No process is started."""
         self.neighbour = self.enterContext(mock.patch.object(threads, "Neighbour")).return_value
         self.enterContext(mock.patch.object(os, "sched_getaffinity", return_value={0, 5}))
 

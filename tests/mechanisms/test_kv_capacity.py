@@ -28,7 +28,6 @@ class BytesTest(unittest.TestCase):
         self.assertEqual(shape.nbytes("float16", 0), 0)
 
     def test_equals_the_bytes_of_real_caches(self) -> None:
-        """One layer's formula is nbytes of both caches, in every dtype NumPy has."""
         B, G, T, D = 2, 3, 7, 5
         for dtype in ("float64", "float32", "float16", "int8"):
             with self.subTest(dtype=dtype):
@@ -41,7 +40,6 @@ class BytesTest(unittest.TestCase):
                 self.assertEqual(grown.keys.nbytes + grown.values.nbytes, expected)
 
     def test_bytes_per_element_are_numpys(self) -> None:
-        """Each dtype NumPy has takes the bytes of the table."""
         for dtype, size in BYTES_PER_ELEMENT.items():
             if dtype != "bfloat16":
                 self.assertEqual(np.dtype(dtype).itemsize, size, dtype)

@@ -41,7 +41,6 @@ class SplitAndMergeHeadsTest(unittest.TestCase):
             self.assertEqual(split[b, h, t, d], projected[b, t, h * D + d], (b, h, t, d))
 
     def test_every_coordinate_of_a_merge(self) -> None:
-        """merge_heads puts [b, h, t, d] at [b, t, h·D + d], for every b, h, t, d."""
         B, H, T, D = 2, 3, 4, 5
         heads = np.arange(B * H * T * D, dtype=np.float32).reshape(B, H, T, D)
         merged = tried.merge_heads(heads)

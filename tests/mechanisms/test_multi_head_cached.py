@@ -1,6 +1,7 @@
 """Cached multi-head attention: every step, every cached number, both caches, and what a cache refuses."""
 
 import unittest
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -34,60 +35,40 @@ def allowed_error(expected: Any, dtype: Any) -> float:
 class EveryStepTest(unittest.TestCase):
     """What one decode step computes and what the cache holds after it."""
 
-    def test_shapes_at_every_step(self) -> None:
-        """At step t: q, k, v of one token, a cache and weights of t + 1 positions, one output a head."""
-        for kind in CACHES:
-            for B, T, H, G, D in SHAPES:
-                x, *weights = inputs(B, T, H, G, D)
-                cache = empty_cache(kind, B, T, G, D)
-                for t in range(T):
-                    with self.subTest(cache=kind, B=B, H=H, G=G, D=D, t=t):
-                        step = tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
-                        self.assertEqual(step.q.shape, (B, H, 1, D))
-                        self.assertEqual((step.k.shape, step.v.shape), ((B, G, 1, D), (B, G, 1, D)))
-                        self.assertEqual(cache.length, t + 1)
-                        self.assertEqual((cache.keys.shape, cache.values.shape), ((B, G, t + 1, D),) * 2)
-                        self.assertEqual(step.weights.shape, (B, H, 1, t + 1))
-                        self.assertEqual(step.output.shape, (B, H, 1, D))
-
     def test_output_and_weights_at_every_step(self) -> None:
         """Each step equals the scalar loops, and the last position of a full recompute of its prefix."""
-        for kind in CACHES:
-            for B, T, H, G, D in SHAPES:
-                for dtype in (np.float64, np.float32):
-                    x, *weights = inputs(B, T, H, G, D, dtype=dtype)
-                    expected = decode_heads(x, *weights, H, G)
-                    allowed = allowed_error(expected, dtype)
-                    cache = empty_cache(kind, B, T, G, D, dtype)
-                    for t in range(T):
-                        step = tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
-                        full, _ = multi_head.multi_head_attention(x[:, : t + 1], *weights, H, G)
-                        self.assertEqual(step.output.dtype, dtype)
-                        with self.subTest(cache=kind, B=B, H=H, G=G, D=D, dtype=dtype.__name__, t=t):
-                            self.assertLessEqual(np.abs(step.output - full[:, :, -1:]).max(), allowed)
-                            for b, h in np.ndindex(B, H):
-                                one = expected[b][h]
-                                self.assertLessEqual(
-                                    np.abs(step.output[b, h, 0] - one.output[t]).max(), allowed
-                                )
-                                self.assertLessEqual(
-                                    np.abs(step.weights[b, h, 0] - one.weights[t]).max(), allowed
-                                )
+        for kind, (B, T, H, G, D), dtype in product(CACHES, SHAPES, (np.float64, np.float32)):
+            x, *weights = inputs(B, T, H, G, D, dtype=dtype)
+            expected = decode_heads(x, *weights, H, G)
+            allowed = allowed_error(expected, dtype)
+            cache = empty_cache(kind, B, T, G, D, dtype)
+            for t in range(T):
+                step = tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
+                full, _ = multi_head.multi_head_attention(x[:, : t + 1], *weights, H, G)
+                shapes = (B, H, 1, D), (B, G, 1, D), (B, G, 1, D), (B, H, 1, D), (B, H, 1, t + 1)
+                self.assertEqual(tuple(array.shape for array in step), shapes)
+                self.assertEqual(step.output.dtype, dtype)
+                with self.subTest(cache=kind, B=B, H=H, G=G, D=D, dtype=dtype.__name__, t=t):
+                    self.assertLessEqual(np.abs(step.output - full[:, :, -1:]).max(), allowed)
+                    for b, h in np.ndindex(B, H):
+                        one = expected[b][h]
+                        self.assertLessEqual(np.abs(step.output[b, h, 0] - one.output[t]).max(), allowed)
+                        self.assertLessEqual(np.abs(step.weights[b, h, 0] - one.weights[t]).max(), allowed)
 
     def test_every_slot_of_the_cache_at_every_step(self) -> None:
         """After step t slot s holds the key and value of token s, for every s up to t, head and sequence."""
-        for kind in CACHES:
-            for B, T, H, G, D in SHAPES:
-                x, *weights = inputs(B, T, H, G, D)
-                expected = decode_heads(x, *weights, H, G)
-                cache = empty_cache(kind, B, T, G, D)
-                for t in range(T):
-                    tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
-                    with self.subTest(cache=kind, B=B, H=H, G=G, D=D, t=t):
-                        for b, g in np.ndindex(B, G):
-                            one = expected[b][g * (H // G)]
-                            np.testing.assert_allclose(cache.keys[b, g], one.keys[: t + 1], atol=1e-13)
-                            np.testing.assert_allclose(cache.values[b, g], one.values[: t + 1], atol=1e-13)
+        for kind, (B, T, H, G, D) in product(CACHES, SHAPES):
+            x, *weights = inputs(B, T, H, G, D)
+            expected = decode_heads(x, *weights, H, G)
+            cache = empty_cache(kind, B, T, G, D)
+            for t in range(T):
+                tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
+                with self.subTest(cache=kind, B=B, H=H, G=G, D=D, t=t):
+                    self.assertEqual((cache.length, cache.keys.shape), (t + 1, (B, G, t + 1, D)))
+                    for b, g in np.ndindex(B, G):
+                        one = expected[b][g * (H // G)]
+                        np.testing.assert_allclose(cache.keys[b, g], one.keys[: t + 1], atol=1e-13)
+                        np.testing.assert_allclose(cache.values[b, g], one.values[: t + 1], atol=1e-13)
 
 
 class WholeSequenceTest(unittest.TestCase):
@@ -174,7 +155,6 @@ class WholeSequenceTest(unittest.TestCase):
                     self.assertEqual(changed, list(range(g * 3, g * 3 + 3)), f"{kind}: position {t}")
 
     def test_each_sequence_as_if_alone(self) -> None:
-        """Every row of a batch equals the same sequence decoded by itself."""
         B, T, H, G, D = 4, 5, 6, 2, 3
         x, *weights = inputs(B, T, H, G, D)
         allowed = allowed_error(decode_heads(x, *weights, H, G), np.float64)
@@ -248,21 +228,6 @@ class CacheTest(unittest.TestCase):
                     np.testing.assert_array_equal(old.output, fresh.output)
                     np.testing.assert_array_equal(used.keys, new.keys)
                     np.testing.assert_array_equal(used.values, new.values)
-
-    def test_truncated_tokens_are_forgotten(self) -> None:
-        """After truncate(n) the cache is as it was after n tokens, and decoding goes on from there."""
-        B, T, H, G, D = 2, 6, 6, 2, 3
-        x, *weights = inputs(B, T, H, G, D)
-        for kind in CACHES:
-            with self.subTest(cache=kind):
-                cache = empty_cache(kind, B, T, G, D)
-                output = tried.cached_multi_head_attention(x, *weights, H, G, cache=cache)
-                kept = cache.keys.copy()
-                cache.truncate(4)
-                np.testing.assert_array_equal(cache.keys, kept[:, :, :4])
-                again = tried.cached_multi_head_attention(x[:, 4:], *weights, H, G, cache=cache)
-                np.testing.assert_array_equal(again, output[:, :, 4:])
-                np.testing.assert_array_equal(cache.keys, kept)
 
     def test_free_slots_are_never_read(self) -> None:
         """With every new array full of NaN, outputs are finite: 0 · NaN of a free slot would show."""

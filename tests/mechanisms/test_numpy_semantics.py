@@ -54,7 +54,6 @@ class ObserveTest(unittest.TestCase):
         self.assertEqual((found.contiguity, found.owns_data, found.strides), ("F", True, (8, 16)))
 
     def test_neighbours_are_not_shared(self) -> None:
-        """Interleaved views of one buffer overlap in range but share no element."""
         buffer = np.zeros(8)
         found = tried.observe(buffer[::2], buffer[1::2])
         self.assertFalse(found.shares_memory or found.write_reaches_source or found.sees_source_write)
@@ -69,7 +68,6 @@ class ObserveTest(unittest.TestCase):
         self.assertTrue(found.sees_source_write)
 
     def test_a_read_only_source_is_refused(self) -> None:
-        """Without a write to the source nothing would be observed."""
         source = np.zeros(4)
         source.flags.writeable = False
         with self.assertRaisesRegex(InputError, "source refuses a write"):
@@ -113,7 +111,6 @@ class ObservationsTest(unittest.TestCase):
             self.assertEqual((found.shares_memory, found.owns_data), (False, False), name)
 
     def test_one_token_hides_the_copy(self) -> None:
-        """The merge of swapped axes copies, except with one token."""
         self.assertFalse(observation("reshape_swapped").shares_memory)
         self.assertTrue(observation("reshape_swapped_one_token").shares_memory)
 

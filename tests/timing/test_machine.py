@@ -148,35 +148,21 @@ class WatchTest(unittest.TestCase):
         self.assertEqual(found["others_used_cores"], {"median": 0.5, "max": 1.4})
         self.assertEqual(found["steal_cores"], {"median": 0.0, "max": 0.0})
 
-    def test_the_living_child_is_us(self) -> None:
-        """What the measuring child uses is not others' work, whatever the child is called."""
-
-        def look(busy: float, child_s: float) -> dict[str, str]:
-            return {"/proc/stat": stat_line(busy, 0), "/proc/77/stat": process_stat(child_s)}
-
-        looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
-        self.assertEqual(
-            self.watched(looks, own_s=[10, 10, 10], child=77)["others_used_cores"]["median"], 0.25
-        )
-        self.assertEqual(self.watched(looks, own_s=[10, 10, 10])["others_used_cores"]["median"], 1.25)
-
-    def test_children_of_the_child_are_us(self) -> None:
-        """A process that the measuring child keeps alive, such as its own neighbour, is not others' work."""
-
-        def look(busy: float, spun_s: float) -> dict[str, str]:
-            fields = ["S", *["0"] * 14, *["0"] * 30]
-            spun = ["R", *["0"] * 10, str(round(spun_s * TICKS)), "0", "0", "0", *["0"] * 30]
-            return {
-                "/proc/stat": stat_line(busy, 0),
-                "/proc/77/stat": f"77 (child) {' '.join(fields)}",
-                "/proc/77/task/77/children": "88 ",
-                "/proc/88/stat": f"88 (spinner) {' '.join(spun)}",
-            }
-
-        looks = [look(100, 3), look(101.25, 4), look(102.5, 5)]
-        self.assertEqual(
-            self.watched(looks, own_s=[10, 10, 10], child=77)["others_used_cores"]["median"], 0.25
-        )
+    def test_the_family_of_the_measuring_child_is_us(self) -> None:
+        """What the child uses, or a process that it keeps alive, is not others' work, whatever its name."""
+        for of_child, of_grandchild in ((1, 0), (0, 1)):
+            looks = [
+                {
+                    "/proc/stat": stat_line(100 + 1.25 * second, 0),
+                    "/proc/77/stat": process_stat(of_child * second),
+                    "/proc/77/task/77/children": "88 ",
+                    "/proc/88/stat": process_stat(of_grandchild * second),
+                }
+                for second in (0, 1, 2)
+            ]
+            for child, others in ((77, 0.25), (None, 1.25)):
+                found = self.watched(looks, own_s=[10, 10, 10], child=child)
+                self.assertEqual(found["others_used_cores"]["median"], others)
 
     def test_what_cannot_be_is_not_known(self) -> None:
         """Time of our own that vanishes, or more than all cores, is no number: such a look is counted."""
@@ -193,7 +179,6 @@ class WatchTest(unittest.TestCase):
         self.assertEqual(found["unknown_looks"], 0)
 
     def test_a_child_of_another_thread_is_us(self) -> None:
-        """Whichever thread started a process, what it uses is its family's."""
         pids: list[int] = []
         started, stop = threading.Event(), threading.Event()
 

@@ -144,7 +144,6 @@ class TimeCallsTest(unittest.TestCase):
         self.assertNotEqual(calls_of(timed(process=1)), order)
 
     def test_the_order_does_not_depend_on_names(self) -> None:
-        """Paths under other names are timed in the same places."""
         renamed = dict(zip(PATHS, ("no_cache", "dynamic", "preallocated"), strict=True)) | {"probe": "probe"}
         clock = Clock()
         found = timed(clock, made=bench(clock, paths=("no_cache", "dynamic", "preallocated")))
@@ -233,7 +232,6 @@ class TimeCallsTest(unittest.TestCase):
         self.assertEqual(len(seen), 10)
 
     def test_gc_is_given_back_after_a_failure(self) -> None:
-        """A call that raises ends the measurement with gc on again."""
 
         def fails() -> NDArray[Any]:
             raise ZeroDivisionError
@@ -244,7 +242,6 @@ class TimeCallsTest(unittest.TestCase):
         self.assertTrue(gc.isenabled())
 
     def test_progress_is_told_between_rounds(self) -> None:
-        """Each finished round is told once, in order."""
         told: list[int] = []
         timed(rounds=4, progress=told.append)
         self.assertEqual(told, [1, 2, 3, 4])

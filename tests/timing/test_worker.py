@@ -84,7 +84,6 @@ class MeasureTest(unittest.TestCase):
     """A measurement by processes of its own."""
 
     def setUp(self) -> None:
-        """No thread variable of this shell contradicts the section."""
         self.enterContext(contextlib.chdir(checkout.ROOT))
         names = dict.fromkeys(machine.THREAD_VARIABLES, "1")
         self.enterContext(mock.patch.dict(os.environ, names))
