@@ -1,4 +1,4 @@
-"""Starts requests when a schedule says, lets them through the gate, and hands on what each became.
+"""Starts requests on a schedule, within the concurrency limit, and delivers every attempt as it ends.
 
 Knows neither HTTP nor files: the same driver drives the real client and the simulation.
 """
@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
@@ -21,10 +22,10 @@ _RETRY_WAIT_S = 0.1
 
 
 class Transport(Protocol):
-    """What carries a request and brings back its capture."""
+    """Sends requests and returns their captures."""
 
     def prepare(self, index: int, request_id: str) -> Any:
-        """Everything that can be done before request `index` is due."""
+        """Do everything that can be done before request `index` is due."""
         ...
 
     async def send(self, prepared: Any, /) -> Capture:
@@ -35,10 +36,10 @@ class Transport(Protocol):
 class Driver:
     """Drives one schedule once: `run`, and meanwhile perhaps `drain` or `stop`.
 
-    In a closed loop a request is created when the gate is free; else when it is due, and then it waits
-    at the gate, if there is one. `deliver` is called with every attempt as it ends, in that order. A retry
-    waits as long as the server asked, and is left away if that would be later than `retry_within_s` after
-    the request was admitted.
+    In a closed loop a request is created as soon as fewer than `concurrency` are in flight. Otherwise it is
+    created when it is due, and may then have to wait for that. `deliver` is called with every attempt as it
+    ends, in that order. A retry waits as long as the server asks; it is not made if that would end later
+    than `retry_within_s` after the request was admitted.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Driver:
             raise InputError(f"concurrency is {concurrency}, must be at least 1")
         self._schedule = schedule
         self._transport = transport
-        self._gate = asyncio.Semaphore(sys.maxsize if concurrency is None else concurrency)
+        self._limit = asyncio.Semaphore(sys.maxsize if concurrency is None else concurrency)
         self._deliver = deliver
         self._now_ns = now_ns
         self._sleep_until = sleep_until
@@ -74,7 +75,7 @@ class Driver:
     async def run(self, recorded: Mapping[str, tuple[int, bool]] | None = None) -> None:
         """Start every request that has not finished, and return when the last one has ended.
 
-        `recorded` says of request ids of an earlier run: (attempts made, whether it finished).
+        `recorded` holds (attempts made, whether it finished) of request ids of an earlier session.
         """
         async with asyncio.TaskGroup() as group:
             self._dispatcher = group.create_task(self._dispatch(group, recorded or {}))
@@ -104,7 +105,7 @@ class Driver:
                 continue
             prepared = self._transport.prepare(index, request_id)
             if schedule.is_closed:
-                await self._gate.acquire()
+                await self._limit.acquire()
                 arrival_ns = scheduled_ns = self._now_ns()
                 if schedule.duration_s and arrival_ns - start_ns >= schedule.duration_s * 1e9:
                     return
@@ -114,49 +115,48 @@ class Driver:
                 scheduled_ns = start_ns + offset_ns - skipped_ns
                 await self._sleep_until(scheduled_ns)
                 arrival_ns = self._now_ns()
-            times = (scheduled_ns, arrival_ns)
-            task = group.create_task(self._request(index, request_id, attempts, times, prepared))
+            due = _Due(index, request_id, attempts, scheduled_ns, arrival_ns)
+            task = group.create_task(self._request(due, prepared))
             self._requests.add(task)
             task.add_done_callback(self._requests.discard)
             await asyncio.sleep(0)  # it is sent before the next one is prepared
 
-    async def _request(
-        self, index: int, request_id: str, attempts: int, times: tuple[int, int], prepared: Any
-    ) -> None:
-        scheduled_ns, arrival_ns = times
-
-        def ended(attempt: int, admitted_ns: int | None, capture: Capture) -> None:
-            times_ns = (scheduled_ns, arrival_ns, admitted_ns)
-            self._deliver(Attempt(request_id, attempt, *times_ns, capture, load=self._name))
-
-        if not self._schedule.is_closed and not await self._wait(self._gate.acquire()):
+    async def _request(self, due: "_Due", prepared: Any) -> None:
+        if not self._schedule.is_closed and not await self._wait(self._limit.acquire()):
             capture = Capture()
-            capture.end("cancelled", self._now_ns(), "cancelled at the gate")
-            ended(attempts + 1, None, capture)
+            capture.end("cancelled", self._now_ns(), "cancelled while it waited for others to end")
+            self._deliver_attempt(due, 1, None, capture)
             return
         admitted_ns = self._now_ns()
         self.in_flight += 1
         try:
-            for attempt in range(attempts + 1, attempts + 2 + self._retries):
+            for number in range(1, self._retries + 2):
                 capture = await self._transport.send(prepared)
-                wait_s = 0.0
-                if retries := _may_retry(capture) and attempt <= attempts + self._retries:
-                    wait_s = max(_RETRY_WAIT_S * 2 ** (attempt - attempts - 1), _asked_wait_s(capture))
-                    retries = (self._now_ns() - admitted_ns) / 1e9 + wait_s <= self._retry_within_s
-                    if not retries:
-                        capture.notes.append(f"no retry: its wait of {wait_s:g} s ends after the time-out")
-                ended(attempt, admitted_ns, capture)
-                if not retries:
+                wait_s = self._retry_wait_s(capture, number, admitted_ns)
+                self._deliver_attempt(due, number, admitted_ns, capture)
+                if wait_s is None or not await self._wait(asyncio.sleep(wait_s)):
                     return
-                if not await self._wait(asyncio.sleep(wait_s)):
-                    return
-                prepared = self._transport.prepare(index, request_id)
+                prepared = self._transport.prepare(due.index, due.request_id)
         finally:
             self.in_flight -= 1
-            self._gate.release()
+            self._limit.release()
+
+    def _deliver_attempt(self, due: "_Due", number: int, admitted_ns: int | None, capture: Capture) -> None:
+        times_ns = (due.scheduled_ns, due.arrival_ns, admitted_ns)
+        self._deliver(Attempt(due.request_id, due.attempts + number, *times_ns, capture, load=self._name))
+
+    def _retry_wait_s(self, capture: Capture, number: int, admitted_ns: int) -> float | None:
+        """Return how long to wait before the attempt after this one; None when there is none."""
+        if number > self._retries or not _may_retry(capture):
+            return None
+        wait_s = max(_RETRY_WAIT_S * 2 ** (number - 1), _asked_wait_s(capture))
+        if (self._now_ns() - admitted_ns) / 1e9 + wait_s > self._retry_within_s:
+            capture.notes.append(f"no retry: its wait of {wait_s:g} s ends after the time-out")
+            return None
+        return wait_s
 
     async def _wait(self, something: Awaitable[object]) -> bool:
-        """Whether it came; not when this request was told to start nothing more."""
+        """Wait for something; return False when the load is to start nothing more before it comes."""
         task = asyncio.current_task()
         assert task is not None
         self._waiting.add(task)
@@ -169,17 +169,28 @@ class Driver:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Due:
+    """A request that is due, and how many attempts an earlier session made of it."""
+
+    index: int
+    request_id: str
+    attempts: int
+    scheduled_ns: int
+    arrival_ns: int
+
+
 def _may_retry(capture: Capture) -> bool:
-    """Whether the server did nothing for this request, and may yet."""
+    """Return whether the server did nothing for this request but may do so later."""
     if capture.ended == "cancelled":
         return False
     return capture.http_status is None or capture.http_status in (429, 500, 502, 503, 504)
 
 
 def _asked_wait_s(capture: Capture) -> float:
-    """How long the server asks to wait (Retry-After: seconds or a date); 0 where it asks nothing.
+    """Return how long the server asks to wait (Retry-After: seconds or a date), 0 if it does not ask.
 
-    What cannot be read is a note of the capture.
+    An unreadable value becomes a note of the capture.
     """
     asked = capture.headers.get("retry-after", "").strip()
     if not asked or re.fullmatch(r"[0-9]+(\.[0-9]*)?", asked):
