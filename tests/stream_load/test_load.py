@@ -20,7 +20,7 @@ from inference_lab.commands.own_load import describe, reopen
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.records.files import write_json
 from inference_lab.records.receipts import seal
-from inference_lab.stream_load.cli import add_arguments, options_from, reasons, run, words
+from inference_lab.stream_load.cli import add_arguments, options_from, outcome, reasons, run
 from inference_lab.stream_load.requests import PARTIAL, RequestFile, RequestRecord, read_requests
 from inference_lab.stream_load.session import INFO, Snapshot, exit_code, load
 from tests.stream_load.support import reference_server
@@ -56,7 +56,7 @@ class LoadCase(unittest.TestCase):
         with mock.patch("builtins.print"):
             result = run(arguments(*self.words(*more)))
             told = reasons(read_requests(result.requests_path, partial=True)[0], result.info["sessions"])
-            self.said = "\n".join([words(result), *told])
+            self.said = "\n".join([outcome(result), *told])
             return result.exit_code
 
     def records(self) -> list[RequestRecord]:

@@ -29,7 +29,7 @@ JUDGE: dict[str, Any] = {
     "max_client_lag_ms": 10,
     "figures": {"timeline.svg": "figures.timeline"},
 }
-CALIBRATION = "calibration"  # the record under results/ that says what the client's own times are worth
+CALIBRATION = "calibration"  # the record under results/ of the client's own timing error
 
 
 def load(args: argparse.Namespace) -> tuple[str, int]:
@@ -45,7 +45,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     conditions = {**options.conditions(), "slo": dict(args.slo)}
     if args.prompts:
         read_text(args.prompts, "give a JSONL of prompts")
-        conditions["prompts_sha256"] = sha256_file(args.prompts)  # its name alone says nothing of them
+        conditions["prompts_sha256"] = sha256_file(args.prompts)  # the file's name does not identify them
     folder: Path = args.output
     step = stages.measure_step(_name(folder), conditions)
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
@@ -58,7 +58,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         said = f"stopped: kept in {result.requests_path}; --resume continues it"
         requests, _ = read_requests(result.requests_path, partial=True)
         told = load_cli.reasons(requests, result.info["sessions"])
-        return "\n".join([load_cli.words(result), *told, said]), result.exit_code
+        return "\n".join([load_cli.outcome(result), *told, said]), result.exit_code
     facts = {
         "command": args.words,
         "experiment": _name(Path(folder.name)),
@@ -76,7 +76,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         raise MeasurementRefused(f"{folder}: recorded and marked invalid, because {'; '.join(reasons)}")
     table, record = _summarised(folder)
     told = load_cli.reasons(record.requests, result.info["sessions"])
-    return "\n".join([load_cli.words(result), *told, table]), result.exit_code
+    return "\n".join([load_cli.outcome(result), *told, table]), result.exit_code
 
 
 def reopen(folder: Path, options: LoadOptions) -> None:
@@ -100,7 +100,7 @@ def describe(now: Snapshot, total: int | None, elapsed_s: float) -> str:
 
 
 def around(file: Path) -> Receipts | None:
-    """The chain of receipts of the load that a file or folder belongs to, None when it is of none."""
+    """Return the receipts of the load that a file or folder belongs to, None when it belongs to none."""
     for folder in (file, file.parent, file.parent.parent):
         if (folder / MANIFEST).is_file():
             manifest = receipts.read_receipt(folder / MANIFEST)
@@ -109,7 +109,7 @@ def around(file: Path) -> Receipts | None:
 
 
 def walk(folder: Path) -> Receipts:
-    """The chain of receipts of the load in a folder. Raises ConfigError when it holds none."""
+    """Return the receipts of the load in a folder. Raises ConfigError when it holds none."""
     if (found := around(folder)) is None:
         raise ConfigError(f"{folder}: holds no {MANIFEST} of a load; name its folder")
     return found
@@ -122,7 +122,7 @@ def _chain(folder: Path, conditions: Mapping[str, Any]) -> Receipts:
 
 
 def summarise(folder: Path) -> str:
-    """The table of a load, once its summary.csv is in place, and what a calibration found here says of it.
+    """Make the summary.csv of a load; return its table, with the client's error from a calibration here.
 
     The summary leans on nothing outside the folder, so that it is the same wherever the folder goes.
     """
@@ -145,7 +145,7 @@ def _summarised(folder: Path) -> tuple[str, Record]:
 
 
 def draw(folder: Path) -> str:
-    """What happened, in words, once summary and figures of a load are in place."""
+    """Make summary and figures of a load; return what happened, in words."""
     return "\n".join(run_stage.derive(step) for step in walk(folder).steps(_name(folder))[1:])
 
 

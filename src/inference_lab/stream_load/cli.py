@@ -1,4 +1,4 @@
-"""The command `load`: its arguments, what they mean, and what it prints."""
+"""The command `load`: its arguments, their meaning, and its output."""
 
 import argparse
 import json
@@ -18,7 +18,7 @@ from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.session import PATHS, LoadResult, Watch, load
 from inference_lab.stream_load.workload import Length, Workload
 
-_WIDTH = 200  # of a reason on the terminal; the whole of it is in the record
+_WIDTH = 200  # of a reason on the terminal; the record has the whole text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'", help="no secrets")
     add("--unix-socket", type=Path, metavar="FILE", help="connect to it; --base-url names the host")
     add("--ca", type=Path, metavar="FILE", help="PEM with the authority of the server's certificate")
-    add("--insecure", action="store_true", help="take any certificate; the record says so")
+    add("--insecure", action="store_true", help="accept any certificate; the record says so")
     add("--stamps", default="kernel", choices=("kernel", "user"), help="user: the time of the read")
     add("--retries", type=int, default=0, help="each is recorded as an attempt of its own")
     add("--connect-timeout", type=float, default=limits.connect_s, metavar="S")
@@ -121,7 +121,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 
 def _keys(value: Any) -> Iterator[str]:
-    """Every key of a JSON value, at any depth."""
+    """Yield every key of a JSON value, at any depth."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -131,7 +131,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 def options_from(args: argparse.Namespace) -> LoadOptions:
-    """The options that parsed arguments mean; raises InputError when they contradict each other."""
+    """Return the options of a load. Raises InputError when arguments contradict each other."""
     if args.rate is not None and args.burst:
         raise InputError("--rate and --burst: requests come at a rate or at once, not both")
     if args.poisson and args.rate is None:
@@ -181,8 +181,8 @@ def run(args: argparse.Namespace, watch: Watch | None = None) -> LoadResult:
     return load(options_from(args), args.output, resume=args.resume, watch=watch)
 
 
-def words(result: LoadResult) -> str:
-    """How the requests of a load ended, and where that is recorded."""
+def outcome(result: LoadResult) -> str:
+    """Return how the requests of a load ended, and where that is recorded."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(result.counts.items()))
     lines = [f"{counts or 'no request'}; recorded in {result.requests_path}"]
     sessions = result.info["sessions"]
@@ -194,15 +194,13 @@ def words(result: LoadResult) -> str:
 
 
 def reasons(requests: Sequence[RequestRecord], sessions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Lines that say why requests failed, what was noted, and whose session left no account of itself."""
-    failed = Counter(
-        f"{one.status}: {one.error or 'without a word'}" for one in requests if one.status != "ok"
-    )
+    """Return lines: why requests failed, what was noted, and which requests belong to a killed session."""
+    failed = Counter(f"{one.status}: {one.error or 'no message'}" for one in requests if one.status != "ok")
     noted = Counter(note for one in requests for note in one.notes)
     lines = [
-        f"{what}: {count} of {len(requests)}, {said[:_WIDTH]}"
-        for what, found in (("failed", failed), ("note", noted))
-        for said, count in found.most_common(3)
+        f"{what}: {count} of {len(requests)}, {text[:_WIDTH]}"
+        for what, texts in (("failed", failed), ("note", noted))
+        for text, count in texts.most_common(3)
     ]
     times = [(session["start_ns"], session["end_ns"]) for session in sessions]
     if orphans := sum(not any(a <= one.arrival_ns <= b for a, b in times) for one in requests):
@@ -213,12 +211,12 @@ def reasons(requests: Sequence[RequestRecord], sessions: Sequence[Mapping[str, A
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """The exit code of this module run as a program, for `given` words if not its own."""
+    """Run this module as a program, with `given` words instead of its own; return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:
         result = run(parser.parse_args(given))
-        print(words(result), flush=True)
+        print(outcome(result), flush=True)
         return result.exit_code
     except LabError as error:
         print(error, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What a load is asked to do, and what it must not be asked."""
+"""The options of a load, and their checks."""
 
 import json
 import os

@@ -18,8 +18,8 @@ PROCESSES = ("closed", "burst", "constant", "poisson")
 class Schedule:
     """Which requests are due when, as offsets from the start.
 
-    closed    a request is due when the gate is free (the next follows the end of another)
-    burst     all are due at 0 and wait at the gate
+    closed    a request is due as soon as another ends
+    burst     all are due at 0 and wait for the concurrency limit
     constant  request i is due at i / rate
     poisson   gaps are exponential with mean 1 / rate, seeded
 
@@ -50,7 +50,7 @@ class Schedule:
 
     @property
     def is_closed(self) -> bool:
-        """Whether arrivals follow completions, so that no offset can be known before."""
+        """Whether arrivals follow completions, so that no offset is known beforehand."""
         return self.process == "closed"
 
     def offsets_ns(self) -> Iterator[int]:

@@ -69,14 +69,14 @@ class _HttpTransport:
         self.send = client.send
 
     def prepare(self, index: int, request_id: str) -> bytes:
-        """The request's bytes, and a connection for it."""
+        """Return the request's bytes, and open a connection for it."""
         self._client.top_up()
         path = PATHS[self._workload.endpoint]
         return self._client.request(path, self._workload.body(index), request_id)
 
 
 class _Session:
-    """A load from its start, or from a resume, to its end."""
+    """One session of a load: from its start, or a resume, to its end."""
 
     def __init__(self, options: LoadOptions, file: RequestFile, info: dict[str, Any]) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""What each request asks: request i's body is a pure function of the workload and i.
+"""The body of each request: a pure function of the workload and the request's index.
 
 So a resumed run asks exactly what it would have asked. Knows no clock and no connection.
 """
@@ -46,7 +46,7 @@ class Length:
 
     @classmethod
     def parse(cls, text: str) -> "Length":
-        """The length written as `N` or `LOW:HIGH`; raises InputError for anything else."""
+        """Parse `N` or `LOW:HIGH`. Raises InputError for anything else."""
         low, _, high = text.partition(":")
         try:
             bounds = int(low), int(high or low)
@@ -57,15 +57,15 @@ class Length:
 
 @dataclass(frozen=True)
 class Workload:
-    """What is asked of the server.
+    """What the server is asked.
 
     `prompt` is "ids" (token-id lists: exactly as long as asked) or "text" (that many common words,
     near that many tokens). With `prefix_groups`, request i begins with the `prefix_tokens` that all
     requests of group i % prefix_groups share. `prompts_file` replaces generated prompts by the lines
-    of a JSONL file, each {"prompt": text or ids} or {"messages": [...]}, and what else a line says of its
-    own request: "output_tokens" (max_tokens, as OpenAI calls it) and OF_REQUEST.
-    `extra_body` is added to every request and wins over what stands there; null takes a key out, because
-    strict servers refuse a null.
+    of a JSONL file, each {"prompt": text or ids} or {"messages": [...]}, and, for its
+    own request alone, "output_tokens" (OpenAI's max_tokens) and OF_REQUEST.
+    `extra_body` is added to every request and replaces what is there; null removes a key, because strict
+    servers refuse a null.
     """
 
     model: str
@@ -125,7 +125,7 @@ class Workload:
         return lines
 
     def body(self, index: int) -> bytes:
-        """The JSON body of request `index`."""
+        """Return the JSON body of request `index`."""
         chosen = random.Random(f"{self.seed}/{index}")
         input_tokens = chosen.randint(self.input_tokens.low, self.input_tokens.high)
         output_tokens = chosen.randint(self.output_tokens.low, self.output_tokens.high)
@@ -160,7 +160,7 @@ class Workload:
 
 
 def _line(text: str, wanted: str) -> dict[str, Any]:
-    """What a line of a prompts file adds to its request's body. Raises InputError naming the rule."""
+    """Return what a line of a prompts file adds to its request's body. Raises InputError with the rule."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -181,7 +181,7 @@ def _line(text: str, wanted: str) -> dict[str, Any]:
 
 
 def _check(asked: Mapping[str, Any]) -> None:
-    """Raises InputError unless this part of a body is JSON and asks for one answer of a length."""
+    """Raise InputError unless this part of a body is JSON and asks for one answer of valid length."""
     try:
         json.dumps(asked, allow_nan=False)
     except (ValueError, RecursionError) as error:

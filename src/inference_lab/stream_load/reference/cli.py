@@ -54,7 +54,7 @@ async def _serve(server: ReferenceServer) -> int:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """The exit code of this module run as a program, for `given` words if not its own."""
+    """Run this module as a program, with `given` words instead of its own; return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:

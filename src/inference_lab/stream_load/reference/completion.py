@@ -1,6 +1,6 @@
-"""What a completion request asks of the reference server, and the bytes of its answer.
+"""Completion requests as the reference server reads them, and the bytes of its answers.
 
-A prompt has a length and nothing else here; every token is the same word.
+Of a prompt only the length matters here; every token is the same word.
 """
 
 import json
@@ -29,20 +29,20 @@ class Asked:
 
 
 def asked_in(body: bytes | bytearray, *, is_chat: bool) -> Asked:
-    """What the JSON body of a request asks. Raises InputError in words that its client can be told."""
+    """Parse the JSON body of a request. Raises InputError with the message for its client."""
     try:
         request = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise InputError(f"the body is not JSON: {error}") from None
     if not isinstance(request, dict):
-        raise InputError(f"the body must be a JSON object, is {_told(request)}")
+        raise InputError(f"the body must be a JSON object, is {_short(request)}")
     if request.get("stream") is not True:
         raise InputError("only streams are timed here: ask with stream true")
     if request.get("n") not in (None, 1):
-        raise InputError(f"n is {_told(request['n'])}, must be 1: one answer a request is timed")
+        raise InputError(f"n is {_short(request['n'])}, must be 1: one answer a request is timed")
     options = request.get("stream_options")
     if not isinstance(options, dict | None):
-        raise InputError(f"stream_options is {_told(options)}, must be an object")
+        raise InputError(f"stream_options is {_short(options)}, must be an object")
     options = options or {}
     prompt_tokens, output_tokens = _prompt_tokens(request, is_chat=is_chat), _output_tokens(request)
     if prompt_tokens + output_tokens > MAX_TOKENS:
@@ -65,23 +65,23 @@ def _output_tokens(request: Mapping[str, Any]) -> int:
     for name in ("max_completion_tokens", "max_tokens"):
         if (value := request.get(name)) is not None:
             if type(value) is not int or value < 1:
-                raise InputError(f"{name} is {_told(value)}, must be a whole number, at least 1")
+                raise InputError(f"{name} is {_short(value)}, must be a whole number, at least 1")
             return value
     return _DEFAULT_TOKENS
 
 
 def _prompt_tokens(request: Mapping[str, Any], *, is_chat: bool) -> int:
-    """How long a prompt is here: token ids as they are counted, text by its words."""
+    """Return the length of a prompt: its token ids, or the words of its text."""
     if not is_chat:
         prompt = request.get("prompt")
         if isinstance(prompt, str):
             return max(len(prompt.split()), 1)
         if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
             return len(prompt)
-        raise InputError(f"prompt is {_told(prompt)}, must be one text or one list of token ids")
+        raise InputError(f"prompt is {_short(prompt)}, must be one text or one list of token ids")
     messages = request.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise InputError(f"messages is {_told(messages)}, must be a list of objects, at least one")
+        raise InputError(f"messages is {_short(messages)}, must be a list of objects, at least one")
     return max(sum(map(_message_tokens, messages)), 1)
 
 
@@ -91,13 +91,13 @@ def _message_tokens(message: Any) -> int:
         content = " ".join(str(part["text"]) for part in content if isinstance(part.get("text"), str))
     if not isinstance(content, str | None):
         raise InputError(
-            f"a message is {_told(message)}: it must be an object whose content is text or parts"
+            f"a message is {_short(message)}: it must be an object whose content is text or parts"
         )
     return len((content or "").split())
 
 
-def _told(value: Any) -> str:
-    """A value as an error names it: short, whatever it is."""
+def _short(value: Any) -> str:
+    """Return a value as an error names it: short, whatever it is."""
     is_plain = isinstance(value, str | int | float | None)
     return (
         json.dumps(value)[:60] if is_plain else f"a JSON {'array' if isinstance(value, list) else 'object'}"
@@ -114,7 +114,7 @@ class AnswerWriter:
         self._plain = b"" if counts or asked.wants_ids else self._token(1)
 
     def head(self) -> bytes:
-        """The HTTP header, and what a server writes before the first token."""
+        """Return the HTTP header, and what a server writes before the first token."""
         data = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         if self._asked.is_chat:
             role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
@@ -122,7 +122,7 @@ class AnswerWriter:
         return data
 
     def token(self, number: int) -> bytes:
-        """The chunk of token `number`, counted from 1; with the last one the end of the answer."""
+        """Return the chunk of token `number`, counted from 1; with the last one the end of the answer."""
         if number < self._asked.output_tokens:
             return self._plain or self._token(number)
         data = self._token(number, reason="length")

@@ -1,4 +1,4 @@
-"""The bytes of one connection as whole HTTP requests, within bounds. Pure: it neither reads nor writes."""
+"""Parses the bytes of one connection into whole HTTP requests, within bounds. Does no I/O."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -11,9 +11,9 @@ MAX_WAITING = 100  # requests that came before the answer to an earlier one had 
 
 @dataclass(slots=True)
 class Request:
-    """One request: `refusal`, status and words, says what is wrong with it; then nothing after it is read.
+    """One request. `refusal` is (status, message) of a bad one; nothing is read after it.
 
-    `keep` says whether the connection goes on after the answer.
+    `keep`: the connection stays open after the answer.
     """
 
     url: bytes = b""

@@ -14,7 +14,7 @@ _LONGEST_MS = 3_600_000  # a step of an hour
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the engine is.
+    """The engine's limits and times.
 
     A step of decodes lasts `itl_ms`; a step that prefills a whole prompt lasts `ttft_ms`, one that
     prefills a part of it, that part of `ttft_ms`, and never less than its decodes. At most
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether the engine is done with it."""
+        """Whether the engine has finished it."""
         return self.is_aborted or self.num_output_tokens >= self.output_tokens
 
 

@@ -1,14 +1,14 @@
-"""A server whose truth is known: OpenAI-compatible streams from a scheduler that only keeps time.
+"""The reference server: OpenAI-compatible streams whose true times it logs, from a scheduler without a model.
 
-It writes when it received each request, when it wrote each token and what each step held, all on one
-monotonic clock, so that a client can be measured against it. No weights, no tokenizer, no faults.
+Its log has the time it received each request, the time it wrote each token, and what each step held, all on
+one monotonic clock, so that a client can be measured against it. No weights, no tokenizer, no faults.
 
-What its stamps can show. `received_ns` is when the last byte of a request reached this machine's kernel (its
+What its stamps show. `received_ns` is when the last byte of a request reached this machine's kernel (its
 receive stamp; the time of the read where it gives none). `token_ns` is read right before the call of send()
 that takes the token's last byte: sending wakes the client, which may run at once on this very core, so a
 stamp after the call could be later than the client's own. The bytes are on their way 5 to 50 µs after it.
-Tokens of one step are written one after the other, each with its own stamp. What they cannot show: when a
-client's process ran, or how long bytes then lay in its socket; that a step was due earlier than its tokens
+Tokens of one step are written one after the other, each with its own stamp. They do not show when a
+client's process ran, or how long bytes then lay in its socket. That a step was due earlier than its tokens
 were written is in the steps, not in the tokens.
 """
 
@@ -77,7 +77,7 @@ class _Stream:
             self._peer.close(reset=True)
 
     def _written(self, sent_ns: int) -> None:
-        """Told the time right before the call of send() that took all there was."""
+        """Record the time right before the call of send() that took all there was."""
         self._truth["token_ns"] += [sent_ns] * self._unwritten
         self._unwritten = self._unwritten_bytes = 0
         if self.job.is_over:
@@ -156,7 +156,7 @@ class _Peer:
             self._channel.send(data, sent)
 
     def answered(self, *, keep: bool) -> None:
-        """An answer has left: end the connection unless it is kept, else go on to the next request."""
+        """After an answer: end the connection unless it is kept, else go on to the next request."""
         self._is_answering = False
         loop = asyncio.get_running_loop()
         if keep:
@@ -201,7 +201,7 @@ class ReferenceServer:
         self._truth: FileIO | None = None
         self._names = 0
         self._accept_again: asyncio.TimerHandle | None = None
-        self._untold: list[dict[str, Any]] = []
+        self._unwritten_lines: list[dict[str, Any]] = []
         self._scheduler = Scheduler(self.settings)
         self._work = asyncio.Event()
         self._metrics = MetricsPage(self._scheduler, model)
@@ -253,8 +253,8 @@ class ReferenceServer:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await self.engine
-            self._untold.append({"kind": "end", "clock": self.clock.conditions()})
-            self._tell()
+            self._unwritten_lines.append({"kind": "end", "clock": self.clock.conditions()})
+            self._write_lines()
         finally:
             self._alarm.close()
             if self._truth is not None:
@@ -270,14 +270,14 @@ class ReferenceServer:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:  # out of descriptors: those that wait are kept by the kernel
-                self._rest(error)
+                self._pause_accepting(error)
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.peers.add(_Peer(self, sock))
 
-    def _rest(self, error: OSError) -> None:
-        """Accept nothing for a while, and say so the first time."""
+    def _pause_accepting(self, error: OSError) -> None:
+        """Accept nothing for a while; print so the first time."""
         if self._accept_again is None:
             words = f"no connection can be accepted now ({error.strerror}); trying again and again"
             print(words, file=sys.stderr, flush=True)
@@ -286,7 +286,7 @@ class ReferenceServer:
         self._accept_again = loop.call_later(_ACCEPT_AGAIN_S, self._listen)
 
     async def _has_work(self) -> None:
-        self._tell()
+        self._write_lines()
         self._work.clear()
         await self._work.wait()
 
@@ -296,27 +296,27 @@ class ReferenceServer:
         self._work.set()
 
     def new_name(self, *, is_chat: bool) -> str:
-        """A name for a request whose client gave it none."""
+        """Return a name for a request whose client gave it none."""
         self._names += 1
         return f"{'chatcmpl' if is_chat else 'cmpl'}-{self._names}"
 
     def finish(self, truth: dict[str, Any]) -> None:
         """Keep the truth of one request that is over; it is written when the tokens of this step are."""
         self._metrics.add_request(truth)
-        self._untold.append(truth)
+        self._unwritten_lines.append(truth)
 
     def _on_step(self, step: EngineStep, tokens: int) -> None:
         ended_ns = monotonic_ns()
         self._metrics.add_step(step, ended_ns, tokens)
-        self._untold.append({"kind": "step", **step.row(ended_ns)})
-        self._tell()
+        self._unwritten_lines.append({"kind": "step", **step.row(ended_ns)})
+        self._write_lines()
 
-    def _tell(self) -> None:
-        """Write what is known of the truth. Raises RecordError when it cannot be written."""
-        untold, self._untold = self._untold, []
+    def _write_lines(self) -> None:
+        """Write the lines of the log so far. Raises RecordError when they cannot be written."""
+        lines, self._unwritten_lines = self._unwritten_lines, []
         if self._truth is None:
             return
-        data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in untold).encode()
+        data = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines).encode()
         try:
             while data:
                 data = data[self._truth.write(data) :]

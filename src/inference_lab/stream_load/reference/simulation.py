@@ -1,6 +1,6 @@
 """The reference server without a network and without waiting: the same scheduler in virtual time.
 
-What takes an hour takes a moment, and every run gives the same nanoseconds.
+An hour takes a moment, and every run gives the same nanoseconds.
 """
 
 import asyncio
@@ -49,13 +49,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(start: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """The result of the coroutine, run in a virtual-time loop."""
+    """Run the coroutine in a virtual-time loop and return its result."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(start())
 
 
 def now_ns() -> int:
-    """The running loop's time."""
+    """Return the running loop's time."""
     return round(asyncio.get_running_loop().time() * 1e9)
 
 
@@ -92,7 +92,7 @@ class InProcessServer:
         await self._work.wait()
 
     async def send(self, body: bytes) -> Capture:
-        """What a client would see of the completion request with this JSON body, in virtual time."""
+        """Return what a client would see of the completion request with this JSON body, in virtual time."""
         asked = asked_in(body, is_chat=False)
         capture = Capture(sent_ns=now_ns(), http_status=200)
         over = asyncio.Event()

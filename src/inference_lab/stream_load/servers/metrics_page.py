@@ -1,6 +1,6 @@
-"""What a server says of itself on /metrics: read at once, interpreted later, so that reading disturbs little.
+"""A server's page /metrics: read during a load, parsed afterwards, so that reading disturbs little.
 
-Keeps the families of vLLM alone, which the reference server speaks too. Derives nothing.
+Keeps the families of vLLM, whose names the reference server uses too.
 """
 
 import math
@@ -28,7 +28,7 @@ class Scraper:
     samples: list[tuple[int, bytes | None]] = field(default_factory=list[tuple[int, bytes | None]])
 
     def scrape(self) -> tuple[int, bytes | None]:
-        """(monotonic ns before asking, the page); None for the page of a server that does not answer."""
+        """Return (monotonic ns before asking, the page); the page is None when the server does not answer."""
         at_ns = monotonic_ns()
         return at_ns, get(f"{root(self.base_url)}/metrics")
 
@@ -50,11 +50,11 @@ class Scraper:
 def metrics_of(page: bytes | None, *, gauges: bool = False) -> dict[str, float] | None:
     """`{name{labels}: value}` of vLLM's families on a page, or of its gauges alone; None without a page.
 
-    Engines behind one page are one server: their values are added, but of a share (`_perc`, the used part of
-    each engine's KV cache) the largest counts, because the fullest cache is the one that makes requests wait.
-    Of a histogram its sum and count; its buckets are coarser than what is asked of them here. A value that is
-    no number is left out. A page that cannot be read (HTML, JSON, one that is cut off) is no page; that is
-    said once.
+    Engines behind one page are one server: their values are added. Of a share (`_perc`, the used part of each
+    engine's KV cache) the largest counts, because the fullest cache is the one that makes requests wait.
+    A histogram gives its sum and count; its buckets are too coarse for what is computed here. A value that is
+    not a number is left out. A page that cannot be read (HTML, JSON, one that is cut off) counts as none;
+    this is printed once.
     """
     if page is None:
         return None

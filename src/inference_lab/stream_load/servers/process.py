@@ -101,8 +101,8 @@ def whole_lines(path: Path) -> list[str]:
 def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
     """Return the last lines of a log, each indented, without what libraries print at their exit."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    said = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
-    kept = said[-lines:]
+    lines_kept = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
+    kept = lines_kept[-lines:]
     return "\n".join(f"  | {line}" for line in kept) or "  | (the log is empty)"
 
 

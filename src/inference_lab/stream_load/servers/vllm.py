@@ -70,8 +70,8 @@ def find_environment(env: Mapping[str, str] | None = None) -> VllmEnvironment:
     )
     if checked.returncode:
         raise MeasurementRefused(checked.stderr.strip() or f"{SCRIPTS}/install.py: no message")
-    said = json.loads(checked.stdout)
-    return VllmEnvironment(Path(said["folder"]), Path(said["python"]), Path(said["site"]), said["facts"])
+    folder, python, site, facts = json.loads(checked.stdout).values()
+    return VllmEnvironment(Path(folder), Path(python), Path(site), facts)
 
 
 def _script(name: str) -> Path:
