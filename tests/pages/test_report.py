@@ -1,51 +1,92 @@
-"""The report's table of what held for which server."""
+"""What held for which server, and what limited a load."""
 
 import unittest
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from inference_lab.pages import report as report_page
-from inference_lab.pages.report import About
+from inference_lab.analysis.summary_table import summary_rows
+from inference_lab.pages import environment
+from inference_lab.pages.report import limits
 
 
-def about(name: str, axis: str, servers: Sequence[tuple[Any, Mapping[str, Any]]]) -> About:
-    """An experiment whose servers have these (varied value, facts); one value: the server serves them all."""
-    manifest = {
+def manifest(axis: str, servers: Sequence[tuple[Any, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Of servers that have these (varied value, facts); one value: the server serves them all."""
+    return {
         "conditions": {"vary": {axis: [value for value, _ in servers]}},
-        "environment": {"cores": 2},
         "servers": [
             {"server": number, "settings": {axis: value} if len(servers) > 1 else {}, "facts": facts}
             for number, (value, facts) in enumerate(servers)
         ],
-        "git": None,
-        "started_at": "2026-11-02T10:00:00+00:00",
-        "finished_at": "2026-11-02T10:01:00+00:00",
     }
-    return About(name, manifest, (), (), "", ())
 
 
-class EnvironmentTest(unittest.TestCase):
-    """Two experiments: one server each value of the first, one for all values of the second."""
+class ServersTest(unittest.TestCase):
+    """Two experiments: one server per value of the first, one for all values of the second."""
 
     def setUp(self) -> None:
-        """The rows of the table."""
-        sizes = [(0.1, 52_352), (1, 524_288)]
-        each = about(
-            "capacity",
+        sizes = {0.1: 52_352, 1: 524_288}
+        self.capacity = manifest(
             "kv_cache_gib",
-            [(gib, {"version": "0.32.0", "kv_cache_tokens": n, "started_s": 40 + gib}) for gib, n in sizes],
+            [
+                (gib, {"version": "1", "kv_cache_tokens": n, "arguments": ["--eager", "--gib", str(gib)]})
+                for gib, n in sizes.items()
+            ],
         )
-        other = about("clients", "concurrency", [(1, {"version": "0.32.0", "kv_cache_tokens": 524_288})])
-        (text,) = report_page.environment([each, other])
-        rows = [line.strip("| ").split(" | ") for line in text.splitlines()[2:]]
-        self.of = {(row[0], row[1]): row[2] for row in rows}
+        facts = {"version": "1", "kv_cache_tokens": 524_288, "arguments": ["--eager", "--gib", "1"]}
+        self.clients = manifest("concurrency", [(1, facts)])
 
     def test_a_fact_of_one_server_names_its_varied_value(self) -> None:
         """52,352 tokens were what the server of 0.1 GiB held, not all of them."""
-        self.assertEqual(self.of["server kv cache tokens", "52352"], "capacity (kv_cache_gib 0.1)")
-        self.assertEqual(self.of["server kv cache tokens", "524288"], "capacity (kv_cache_gib 1), clients")
+        both = environment.servers({"capacity": self.capacity, "clients": self.clients})
+        for fact in (
+            ("version", "1", "all"),
+            ("kv_cache_tokens", "52352", "capacity (kv_cache_gib 0.1)"),
+            ("kv_cache_tokens", "524288", "capacity (kv_cache_gib 1), clients"),
+            ("options", "--eager", "all"),
+            ("options", "--gib 0.1", "capacity (kv_cache_gib 0.1)"),
+        ):
+            self.assertIn(fact, both)
 
-    def test_all_is_said_only_of_what_every_server_shares(self) -> None:
-        """The version is the same everywhere; how long a start took is a range of its experiment."""
-        self.assertEqual(self.of["server version", "0.32.0"], "all")
-        self.assertEqual(self.of["server started s", "40.1 to 41"], "capacity")
+    def test_one_experiment_is_not_named(self) -> None:
+        one = environment.servers({"capacity": self.capacity})
+        self.assertIn(("kv_cache_tokens", "524288", "kv_cache_gib 1"), one)
+        self.assertIn(("version", "1", "all"), one)
+        self.assertEqual(environment.servers({"m1": {"conditions": {}}}), [])
+
+
+class LimitsTest(unittest.TestCase):
+    """What was at its bound."""
+
+    def test_what_limits_what(self) -> None:
+        fixed = {"max_num_seqs": 8, "max_num_batched_tokens": 128}
+        numbers = {  # batch, in flight, prefill tokens, waiting, preempted, queue, TTFT
+            4: (4, 4, 64, 0, 0, 0.1, 20, "the clients (every request in flight was in a step)"),
+            16: (8, 16, 64, 8, 0, 60, 100, "max_num_seqs (a full batch of 8, and 8 waited: 60%"),
+            32: (
+                6,
+                32,
+                128,
+                8,
+                2,
+                60,
+                100,
+                "the KV cache (running requests were preempted); max_num_",
+            ),
+            64: (6, 32, 64, 8, 0, 60, 100, "none of the declared bounds"),
+            128: ("", 32, 64, 8, 0, 60, 100, "not known"),
+        }
+        metrics = (
+            *("peak_step_batch", "peak_in_flight", "step_prefill_tokens_peak", "peak_waiting"),
+            *("preemptions", "server_queue_mean", "server_ttft_mean"),
+        )
+        lines = [
+            f"{gate},{metric},{number},{number}"
+            for gate, row in numbers.items()
+            for metric, number in zip(metrics, row, strict=False)
+        ]
+        text = "\n".join(["concurrency,metric,value,median", *lines, ""])
+        conditions = {"vary": {"concurrency": list(numbers)}, "fixed": fixed}
+        found = limits({"conditions": conditions}, summary_rows(text, "summary.csv"))
+        for gate, row in numbers.items():
+            (reason,) = (reason for reason, values in found.items() if str(gate) in values)
+            self.assertTrue(reason.startswith(str(row[-1])), reason)

@@ -162,7 +162,7 @@ class TestPipeline(unittest.TestCase):
             Path("results", name, "verdicts.csv").write_text(verdicts_csv(judged))
             about.append({"experiment": name, "figures": list(section["judge"]["figures"])})
         text = report("vllm", {"experiments": about, "unmeasured": ["vllm_later"]})
-        for words in ("vllm_concurrency/one-load.svg", "vllm_later was not measured", "reference servers"):
+        for words in ("vllm_concurrency/one-load.svg", "vllm_later was not measured", "kind reference"):
             self.assertIn(words, text)
         self.assertEqual(text, report("vllm", {"experiments": about, "unmeasured": ["vllm_later"]}))
 

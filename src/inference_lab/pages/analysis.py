@@ -42,7 +42,7 @@ def pages(view: View, prediction_file: Path, *articles: Path) -> tuple[str, ...]
         oracle=list(_oracle(view.record)),
         conditions=environment.conditions(manifest),
         machine=environment.machine(manifest) | environment.session(manifest),
-        servers=environment.servers(manifest),
+        servers=environment.servers({view.record.experiment: manifest}),
     )
     return verdicts_csv(verdicts), text, *(article(template, view, verdicts) for template in articles)
 

@@ -52,22 +52,40 @@ def _told(manifest: Manifest, names: Sequence[str]) -> dict[str, str]:
     return {name: words(environment[name]) for name in names if name in environment}
 
 
-def servers(manifest: Manifest) -> list[Fact]:
-    """Return each fact of the servers and the varied values at which it holds: "all", or which."""
-    started: Sequence[Manifest] = manifest.get("servers") or ()
-    axis = next(iter(manifest["conditions"].get("vary", {})), "")
-    found: dict[tuple[str, str], list[str]] = {}
-    for server in started:
-        value = server["settings"].get(axis)
-        place = f"server {server['server']}" if value is None else f"{axis} {value}"
-        for fact in _server(server["facts"]):
-            found.setdefault(fact, []).append(place)
+def servers(manifests: Mapping[str, Manifest]) -> list[Fact]:
+    """Return each fact of the servers of these experiments and where it holds: "all", or which values.
+
+    Facts of one name that hold at the same places are one.
+    """
+    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for experiment, manifest in manifests.items():
+        axis = _axis(manifest)
+        for server in manifest.get("servers") or ():
+            value = server["settings"].get(axis)
+            place = f"server {server['server']}" if value is None else str(value)
+            for fact in _server(server["facts"]):
+                found.setdefault(fact, {}).setdefault(experiment, []).append(place)
     merged: dict[tuple[str, str], list[str]] = {}
     for (name, value), places in found.items():
-        place = "all" if len(places) == len(started) else ", ".join(dict.fromkeys(places))
-        merged.setdefault((name, place), []).append(value)
+        merged.setdefault((name, _place(places, manifests)), []).append(value)
+    names = list(dict.fromkeys(name for name, _ in found))
     facts = [(name, " ".join(values), place) for (name, place), values in merged.items()]
-    return sorted(facts, key=lambda fact: list(found).index(next(key for key in found if key[0] == fact[0])))
+    return sorted(facts, key=lambda fact: names.index(fact[0]))
+
+
+def _place(places: Mapping[str, Sequence[str]], manifests: Mapping[str, Manifest]) -> str:
+    """Return where a fact holds in words; of several experiments with their names."""
+    words: list[str] = []
+    for experiment, at in places.items():
+        some = f"{_axis(manifests[experiment])} {', '.join(dict.fromkeys(at))}"
+        whole = len(at) == len(manifests[experiment]["servers"])
+        words.append(some if len(manifests) == 1 else experiment if whole else f"{experiment} ({some})")
+        words = words if not whole or len(manifests) > 1 else []
+    return "all" if not words or words == list(manifests) else ", ".join(words)
+
+
+def _axis(manifest: Manifest) -> str:
+    return next(iter(manifest["conditions"].get("vary", {})), "")
 
 
 def _server(facts: Manifest) -> Iterator[tuple[str, str]]:

@@ -80,16 +80,6 @@ def where(rows: Iterable[Row], **patterns: str) -> list[Row]:
     return [row for row in rows if all(fnmatchcase(row[name], like) for name, like in patterns.items())]
 
 
-def verdict_value(verdict: Mapping[str, str]) -> str:
-    """The value of a row of verdicts.csv with its interval; a range alone where there is no one value."""
-    value, lo, hi = (verdict[name] for name in ("value", "lo", "hi"))
-    if not value:
-        return f"{lo} to {hi}" if lo else ""
-    if not (lo or hi):
-        return value
-    return with_interval(float(value), (float(lo) if lo else None, float(hi) if hi else None))
-
-
 def origin(source: Mapping[str, Any]) -> str:
     """Return what a page was made from, with the first digits of each file's sha256, and how."""
     files = ", ".join(f"{name} `{digest[:12]}`" for name, digest in source["files"].items())
@@ -128,6 +118,5 @@ _FILTERS: dict[str, Callable[..., object]] = {
     "table": table,
     "where": where,
     "words": words,
-    "verdict_value": verdict_value,
     "markdown": _markdown,
 }
