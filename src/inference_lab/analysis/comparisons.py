@@ -1,7 +1,7 @@
-"""What a record can say about a cell, or about one cell over another: by round where rounds pair them.
+"""The value of a cell, or the ratio of two cells, with every interval that a claim about it must hold in.
 
-Where rounds pair two cells, their ratio is taken round by round; otherwise columns of the summary stand
-against each other with their intervals, and columns without bounds (counts, observations) exactly.
+Two cells timed in the same rounds are compared round by round; other cells by the columns of the summary and
+their bounds; columns without bounds (counts, observations) exactly.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 from inference_lab.analysis.claim_rule import ClaimRule, apart
 from inference_lab.analysis.rounds import METRICS, CellKey, rounds_of
 from inference_lab.analysis.statistics import Estimate, Interval
-from inference_lab.analysis.summary_table import Row, View, bound_column, bounds, in_words, number, pick
+from inference_lab.analysis.summary_table import SummaryRow, View, bound_names, in_words, pick
 from inference_lab.errors import ConfigError, RecordError
 
 Cell = Mapping[str, Any]
@@ -40,7 +40,7 @@ class Evidence:
         vary: Mapping[str, Sequence[Any]] = view.record.manifest["conditions"].get("vary", {})
         self.axis, self.values = next(iter(vary.items()), ("", ()))
 
-    def row(self, of: str, cell: Cell) -> Row:
+    def row(self, of: str, cell: Cell) -> SummaryRow:
         """The row of a cell, fit to be judged by its column `of`.
 
         Raises NoEvidence when it was not measured or is flagged, ConfigError for an unknown column.
@@ -57,12 +57,12 @@ class Evidence:
 
     def is_exact(self, of: str) -> bool:
         """Whether the summary gives no bounds for a column: it was counted or observed, not estimated."""
-        return bound_column(self.view.summary[0], of, "lo") is None
+        return bound_names(of)[0] not in self.view.summary[0]
 
-    def number(self, row: Row, of: str) -> float | None:
+    def number(self, row: SummaryRow, of: str) -> float | None:
         """A column of a row as a number, None when empty. Raises ConfigError where it holds words."""
         try:
-            return number(row, of, self.place)
+            return row.number(of)
         except RecordError:
             raise ConfigError(
                 f"{self.place}: {of} is {row[of]!r}, no number; name a column of numbers, or claim that it is"
@@ -75,7 +75,7 @@ class Evidence:
         value = self.number(row, of)
         if value is None:
             raise NoEvidence(f"{of} of {in_words(cell)} is undefined")
-        lo, hi = (value, value) if self.is_exact(of) else bounds(row, of, self.place)
+        lo, hi = (value, value) if self.is_exact(of) else row.interval(of)
         found = Estimate(value, lo, hi, int(row.get("n") or 1))
         return Quantity(found, [(lo, hi)], f"{of} at {in_words(cell)}")
 
@@ -100,7 +100,7 @@ class Evidence:
             return (ratio.estimate.value < 1 if self.rule.claims(of, *pair) else None), ratio
         return apart(ratio.intervals, exact=self.is_exact(of)), ratio
 
-    def _paired(self, of: str, above: Row, below: Row) -> tuple[CellKey, CellKey] | None:
+    def _paired(self, of: str, above: SummaryRow, below: SummaryRow) -> tuple[CellKey, CellKey] | None:
         """The cells of two rows where the same rounds timed both, else None."""
         if self.rule is None or of not in METRICS:
             return None

@@ -5,8 +5,6 @@ called: the paths `read`, `gemm` and `calls` of the same round. Not their sum: a
 call, and reads what it multiplies. Does not know how they were made.
 """
 
-import csv
-import io
 from collections.abc import Container
 
 import numpy as np
@@ -14,12 +12,13 @@ import numpy as np
 from inference_lab.analysis import timing
 from inference_lab.analysis.rounds import rounds_of
 from inference_lab.analysis.statistics import compare
+from inference_lab.analysis.summary_table import bounded, with_bounds
 from inference_lab.config.judge import Judge
 from inference_lab.errors import RecordError
-from inference_lab.records.record import Record
+from inference_lab.records.record import Record, csv_text
 
 LIMITS = ("read", "gemm", "calls")
-COLUMNS = (*timing.COLUMNS, "of_limit", "of_limit_lo", "of_limit_hi")
+COLUMNS = (*timing.COLUMNS, *bounded("of_limit"))
 
 
 def check_limits(record: Record, paths: Container[str], what: str) -> None:
@@ -36,15 +35,11 @@ def summarise(record: Record, judge: Judge) -> str:
     """
     rounds = rounds_of(record)
     check_limits(record, {path for path, _ in rounds.times}, "the peers' summary")
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    table.writeheader()
-    for row in csv.DictReader(io.StringIO(timing.summarise(record, judge))):
-        value = int(row[rounds.axis])
+    rows: list[dict[str, str]] = []
+    for row in timing.rows(record, rounds, judge):
+        at = row["path"], int(row[rounds.axis])
         if row["path"] not in LIMITS:
-            limit = np.maximum.reduce([rounds.times[path, value] for path in LIMITS])
-            reached = compare(limit / rounds.times[row["path"], value]).ratio
-            for column, number in zip(COLUMNS[-3:], reached.bounds, strict=True):
-                row[column] = "" if number is None else f"{number:.9g}"
-        table.writerow(row)
-    return text.getvalue()
+            limit = np.maximum.reduce([rounds.times[path, at[1]] for path in LIMITS])
+            row |= timing.as_text(with_bounds("of_limit", *compare(limit / rounds.times[at]).ratio.bounds))
+        rows.append(row)
+    return csv_text(COLUMNS, rows)

@@ -4,8 +4,6 @@ Each run is judged as a record of its own, and each path of it as the one path o
 baseline, by the same functions that judge every record.
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +15,9 @@ from scipy.special import betaincinv, stdtrit
 from inference_lab.analysis.flags import Flag, judge_rounds
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import ALPHA, Comparison, Estimate, estimate, excludes_one
+from inference_lab.analysis.summary_table import SEPARATOR, bounded, with_bounds
 from inference_lab.config.judge import Judge
-from inference_lab.records.record import Record
+from inference_lab.records.record import Record, csv_text
 
 OF_A_RECORD = frozenset({"threads", "busy"})  # with one of these a run is left out
 NARROW = 0.02  # widest half-width of an A/A interval with which +5% has to be seen
@@ -26,7 +25,7 @@ AMONG = ("all", f"aa_within_{NARROW:.0%}".replace("%", "_percent"))
 SHARES = ("claimed_share", "unclaimed_share", "covers_one_share", "ratio")
 COLUMNS = (
     *("among", "effect_percent", "runs", "runs_left_out", "n", "flagged"),
-    *(f"{name}{end}" for name in SHARES for end in ("", "_lo", "_hi")),
+    *(name for share in SHARES for name in bounded(share)),
     *("covers_as_stated", "least_effect_p50", "least_effect_max", "flags", "advice"),
 )
 
@@ -104,9 +103,7 @@ def summarise(record: Record, judge: Judge) -> str:
     """
     every = trials(record, judge)
     good, bad = valid(every)
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    table.writeheader()
+    rows: list[dict[str, Any]] = []
     for among in AMONG:
         for percent in sorted({trial.percent for trial in every}):
             some = [t for t in good if t.percent == percent and (among == "all" or t.aa_half_width <= NARROW)]
@@ -115,29 +112,27 @@ def summarise(record: Record, judge: Judge) -> str:
                 named += [f"claimed although equal: {_named(trial)}" for trial in some if trial.claimed]
             flags = " ".join(sorted({flag.code for flag in bad.values()})) if not good else ""
             first = {"among": among, "effect_percent": percent, "runs_left_out": len(bad), "flags": flags}
-            table.writerow({**first, **_numbers(some), "advice": " | ".join(named) if among == "all" else ""})
-    return text.getvalue()
+            rows.append(
+                {**first, **_numbers(some), "advice": SEPARATOR.join(named) if among == "all" else ""}
+            )
+    return csv_text(COLUMNS, rows)
 
 
 def _numbers(some: Sequence[Trial]) -> dict[str, str]:
     """What a row says of these comparisons, without what it is about."""
-    numbers: dict[str, Any] = {"runs": len({t.run for t in some}), "n": len(some)}
-    numbers["flagged"] = sum(bool(trial.flags) for trial in some)
+    runs = [[trial for trial in some if trial.run == run] for run in dict.fromkeys(t.run for t in some)]
+    numbers: dict[str, Any] = {"runs": len(runs), "n": len(some), "flagged": sum(bool(t.flags) for t in some)}
     if some:
-        null = some[0].percent == 0
-        shares = {
-            "claimed_share": share([t.claimed for t in of_run] for of_run in _by_run(some)),
-            "unclaimed_share": share([not t.claimed for t in of_run] for of_run in _by_run(some)),
-            "ratio": estimate(np.array([trial.comparison.ratio.value for trial in some]), 0.5),
-        }
-        if null:
-            covers = share([covers_one(t) for t in of_run] for of_run in _by_run(some))
-            shares["covers_one_share"] = covers
+        ratios = np.array([trial.comparison.ratio.value for trial in some])
+        numbers |= with_bounds("claimed_share", *share([t.claimed for t in run] for run in runs).bounds)
+        numbers |= with_bounds("unclaimed_share", *share([not t.claimed for t in run] for run in runs).bounds)
+        numbers |= with_bounds("ratio", *estimate(ratios, 0.5).bounds)
+        if some[0].percent == 0:
+            covers = share([covers_one(t) for t in run] for run in runs)
+            numbers |= with_bounds("covers_one_share", *covers.bounds)
             stated = covers.lo is not None and covers.hi is not None and covers.lo <= 1 - ALPHA <= covers.hi
             numbers["covers_as_stated"] = str(stated).lower()
-        for name, found in shares.items():
-            numbers |= dict(zip((name, f"{name}_lo", f"{name}_hi"), found.bounds, strict=True))
-        least = [of_run[0].least for of_run in _by_run(some)]
+        least = [run[0].least for run in runs]
         numbers |= {"least_effect_p50": float(np.percentile(least, 50)), "least_effect_max": max(least)}
     return {
         name: "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -171,13 +166,6 @@ def share(of_runs: Iterable[Sequence[bool]]) -> Estimate:
     low = float(betaincinv(x, effective - x + 1, ALPHA / 2)) if hits else 0.0
     high = float(betaincinv(x + 1, effective - x, 1 - ALPHA / 2)) if hits < n else 1.0
     return Estimate(p, low, high, n)
-
-
-def _by_run(some: Sequence[Trial]) -> list[list[Trial]]:
-    runs: dict[int, list[Trial]] = {}
-    for trial in some:
-        runs.setdefault(trial.run, []).append(trial)
-    return list(runs.values())
 
 
 def _named(trial: Trial) -> str:

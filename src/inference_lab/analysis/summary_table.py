@@ -91,11 +91,16 @@ def bound_names(column: str) -> tuple[str, str]:
     return f"{column}_lo", f"{column}_hi"
 
 
+def bounded(column: str) -> tuple[str, str, str]:
+    """Return the names of a column and of its bounds."""
+    return column, *bound_names(column)
+
+
 def with_bounds(
     column: str, value: float | None, lo: float | None, hi: float | None
 ) -> dict[str, float | None]:
     """Return the column and its bounds under their names."""
-    return dict(zip((column, *bound_names(column)), (value, lo, hi), strict=True))
+    return dict(zip(bounded(column), (value, lo, hi), strict=True))
 
 
 def read_summary(path: Path) -> list[SummaryRow]:

@@ -3,24 +3,21 @@
 Answers: what does this record amount to? Does not know what was predicted.
 """
 
+from collections.abc import Mapping
+
 from inference_lab.analysis.flags import Judgement, judge_rounds
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import estimate
-from inference_lab.analysis.summary_table import CODES, SEPARATOR, bound_names, with_bounds
+from inference_lab.analysis.summary_table import CODES, SEPARATOR, bounded, with_bounds
 from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record, csv_text
 from inference_lab.records.samples import CELL_COLUMNS
 
-
-def _bounded(column: str) -> tuple[str, str, str]:
-    return column, *bound_names(column)
-
-
 COLUMNS = (
     *CELL_COLUMNS,
-    *("n", *_bounded("p50_ms"), *_bounded("p95_ms"), "min_ms", "max_ms"),
-    *(*_bounded("per_sequence_ms"), *_bounded("per_step_us"), *_bounded("positions_per_s")),
-    *("baseline", *_bounded("ratio"), "ratio_claimed", "smallest_effect", *_bounded("aa_ratio")),
+    *("n", *bounded("p50_ms"), *bounded("p95_ms"), "min_ms", "max_ms"),
+    *(*bounded("per_sequence_ms"), *bounded("per_step_us"), *bounded("positions_per_s")),
+    *("baseline", *bounded("ratio"), "ratio_claimed", "smallest_effect", *bounded("aa_ratio")),
     *("flags", "advice"),
 )
 Number = float | int | None
@@ -33,9 +30,13 @@ def summarise(record: Record, judge: Judge) -> str:
     claim_rule.py, empty for the baseline; `smallest_effect` is the least that rule claims here (0.02: 2%).
     Raises RecordError when the rows are not the measurement that the manifest declares.
     """
-    rounds = rounds_of(record)
+    return csv_text(COLUMNS, rows(record, rounds_of(record), judge))
+
+
+def rows(record: Record, rounds: Rounds, judge: Judge) -> list[dict[str, str]]:
+    """Return the rows of the summary."""
     judgement = judge_rounds(record, rounds, judge)
-    return csv_text(COLUMNS, [_row(rounds, judgement, *cell) for cell in rounds.times])
+    return [_row(rounds, judgement, *cell) for cell in rounds.times]
 
 
 def _row(rounds: Rounds, judgement: Judgement, path: str, value: int) -> dict[str, str]:
@@ -68,9 +69,14 @@ def _row(rounds: Rounds, judgement: Judgement, path: str, value: int) -> dict[st
     return {
         **{name: str(value) for name, value in rounds.cells[cell]._asdict().items()},
         "n": str(wall.n),
-        **{name: "" if number is None else f"{number:.9g}" for name, number in numbers.items()},
+        **as_text(numbers),
         "baseline": rounds.baseline,
         "ratio_claimed": {True: "yes", False: "no", None: ""}[judgement.claimed.get(cell)],
         "flags": " ".join(code for code in CODES if code in codes),
         "advice": SEPARATOR.join(flag.advice for flag in flags),
     }
+
+
+def as_text(numbers: Mapping[str, Number]) -> dict[str, str]:
+    """Return numbers as a summary holds them: nine digits, empty for None."""
+    return {name: "" if number is None else f"{number:.9g}" for name, number in numbers.items()}
