@@ -55,6 +55,7 @@ def record_m1(*, seed: int = 0, at: str = "results/m1", tests: str | None = None
     manifest = dict(record.manifest) | {
         "schema": receipts.SCHEMA,
         "tests": tests,
+        "command": list(step.command),
         "inputs": step.inputs(Sources()),
         "pins": step.pins(Sources()),
         "prediction": {

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.commands import terminal
-from inference_lab.records import locks, receipts
+from inference_lab.records import locks, receipts, stages
 from inference_lab.records.files import canonical
-
-STAGES = ("measure", "summary", "figure", "analysis", "report")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -32,7 +30,7 @@ def main(words: Sequence[str] | None = None) -> int:
     _add_log(add("test", _test, "run the unit tests and write results/tests.json"))
     stage = commands.add_parser("stage")  # for the workflow's rules: without a line in the help
     stage.set_defaults(run=_stage)
-    stage.add_argument("stage", choices=STAGES)
+    stage.add_argument("stage", choices=stages.STAGES)
     stage.add_argument("experiment")
     stage.add_argument("figure", nargs="?", default="", help="file name as in judge.figures")
     stage.add_argument(
@@ -111,7 +109,7 @@ def _test(_: argparse.Namespace) -> str:
 def _stage(args: argparse.Namespace) -> str:
     from inference_lab.commands import run_stage
 
-    step = run_stage.step_of(args.stage, args.experiment, args.section, args.figure)
+    step = stages.step(args.stage, args.experiment, args.section, args.figure)
     if args.stage != "measure":
         return run_stage.derive(step)
     shown = terminal.progress(f"{args.experiment} measure")
@@ -156,7 +154,7 @@ def _verify(args: argparse.Namespace) -> str:
     findings: list[verify.Finding] = []
     for name in args.experiment:
         load = own_load.around(Path(name)) if name not in walk.experiments else None
-        findings += verify.verify(load or walk, list(load.experiments) if load else [name], {})
+        findings += verify.verify_experiment(load or walk, next(iter(load.experiments)) if load else name)
     return verify.checked(findings)
 
 

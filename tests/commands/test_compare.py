@@ -73,7 +73,7 @@ class CompareTest(unittest.TestCase):
         for name, said in (
             ("nowhere", "no such folder"),
             ("src", "no manifest.json there"),
-            ("HEAD:results/m1", "this is no git repository"),
+            ("HEAD:results/m1", "this folder is no git repository"),
         ):
             self.refused(name, said)
         subprocess.run(["git", "init", "-q"], check=True)

@@ -77,7 +77,7 @@ class ExplainTest(unittest.TestCase):
             shutil.rmtree("results")
             said = words(copy)
         self.assertIn(f"raw.csv with sha256 {self.raw}", said)
-        self.assertIn("cannot be told", said)
+        self.assertIn("are not known", said)
 
     def test_a_stranger_is_refused(self) -> None:
         """What is of no record and says nothing of itself is one line of our words, with a way out."""
@@ -102,7 +102,7 @@ class ExplainTest(unittest.TestCase):
         """Whether results/tests.json is that of the measurement, another, torn or gone is said."""
         for receipt, said in (
             (None, r"results/tests\.json is missing, .* names sha256 0123"),
-            ("{", r"results/tests\.json was edited and vouches for nothing"),
+            ("{", r"results/tests\.json was edited and is no evidence"),
             (
                 json_text(receipts.seal({"tests": {"a": "passed", "b": "skipped: no"}})),
                 "1 passed .* again since",

@@ -26,12 +26,12 @@ from inference_lab.records.installed import platform_and_packages
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.record import Measurement, Record
 from inference_lab.records.samples import write_samples
-from inference_lab.records.stages import figure_step, measure_step, summary_step
+from inference_lab.records.stages import step as step_of
 from tests import checkout
 from tests.checkout import CONTROLS, JUDGE, MEASURE, SAMPLES, edit
 from tests.synthetic import samples_of
 
-STEP = measure_step("m1", MEASURE)
+STEP = step_of("measure", "m1", MEASURE)
 MANIFEST = Path(STEP.receipt)
 LOCK = f"test of stages {os.getpid()}"
 TESTS = Path(stages.TESTS_RECEIPT)
@@ -354,7 +354,7 @@ class DeriveTest(unittest.TestCase):
 
     def test_a_summary_is_of_the_record(self) -> None:
         """The summary module gets the checked record and the judge part; made once, it holds."""
-        step = summary_step("m1", JUDGE)
+        step = step_of("summary", "m1", JUDGE)
         self.assertEqual(run_stage.derive(step), "results/m1/summary.csv: made")
         self.assertEqual(run_stage.derive(step), "results/m1/summary.csv: holds already")
         ((record, judge),) = self.seen
@@ -366,7 +366,7 @@ class DeriveTest(unittest.TestCase):
         invalid = {"validity": {"valid": False, "reasons": ["the lid closed"]}}
         write_json(manifest, receipts.seal({**read_json(manifest), **invalid}))
         with self.assertRaisesRegex(RecordError, "the lid closed"):
-            run_stage.derive(summary_step("m1", JUDGE))
+            run_stage.derive(step_of("summary", "m1", JUDGE))
         self.assertFalse(self.seen)
 
     def test_other_code_derives_nothing(self) -> None:
@@ -374,13 +374,13 @@ class DeriveTest(unittest.TestCase):
         for check in ("check_running", "check_loaded"):
             refusal = mock.patch.object(installed, check, side_effect=MeasurementRefused("runs from /x"))
             with self.subTest(check), refusal, self.assertRaisesRegex(MeasurementRefused, "runs from /x"):
-                run_stage.derive(summary_step("m1", JUDGE))
+                run_stage.derive(step_of("summary", "m1", JUDGE))
             self.assertFalse(Path("results/m1/summary.csv").exists())
 
     def test_a_figure_names_what_it_is_drawn_from(self) -> None:
         """A view holds summary rows as text, the digest of each file it holds, and the rebuilding command."""
-        run_stage.derive(summary_step("m1", JUDGE))
-        run_stage.derive(figure_step("m1", JUDGE, "latency.svg"))
+        run_stage.derive(step_of("summary", "m1", JUDGE))
+        run_stage.derive(step_of("figure", "m1", JUDGE, "latency.svg"))
         view = self.seen[-1]
         self.assertEqual(list(view.summary), [{"path": "dynamic", "n": "4"}])
         self.assertEqual(
@@ -399,12 +399,12 @@ class DeriveTest(unittest.TestCase):
         """A figure or page of a summary in another encoding names the file and the way out."""
         Path("results/m1/summary.csv").write_bytes(b"path,n\n\xff,4\n")
         with self.assertRaisesRegex(RecordError, r"summary\.csv: cannot be read .*rebuild it from raw$"):
-            run_stage.read_view("m1", JUDGE, "latency.svg")
+            run_stage.texts(step_of("figure", "m1", JUDGE, "latency.svg"))
 
     def test_texts_are_made_without_writing(self) -> None:
         """What a step would write can be had without a file being touched: so it is verified."""
         before = sorted(Path("results").rglob("*"))
-        texts = run_stage.texts(summary_step("m1", JUDGE))
+        texts = run_stage.texts(step_of("summary", "m1", JUDGE))
         self.assertEqual(texts, {"results/m1/summary.csv": "path,n\ndynamic,4\n"})
         self.assertEqual(sorted(Path("results").rglob("*")), before)
 
@@ -412,7 +412,7 @@ class DeriveTest(unittest.TestCase):
         """Nothing is derived from a raw file that differs from its manifest."""
         edit("results/m1/raw.csv", ",2000000,1000000001,", ",1000000,1000000001,")
         with self.assertRaisesRegex(RecordError, "raw.csv: differs"):
-            run_stage.derive(summary_step("m1", JUDGE))
+            run_stage.derive(step_of("summary", "m1", JUDGE))
         self.assertFalse(Path("results/m1/summary.csv").exists())
 
 

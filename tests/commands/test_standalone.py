@@ -23,7 +23,7 @@ from inference_lab.records import store
 from inference_lab.records.files import sha256_file
 from inference_lab.records.record import Measurement
 from inference_lab.records.samples import read_samples, write_samples
-from inference_lab.records.stages import measure_step
+from inference_lab.records.stages import step as step_of
 from inference_lab.timing.protocol import Bench, Timed, time_calls
 from inference_lab.timing.worker import check_rows
 from tests import checkout
@@ -60,7 +60,7 @@ def instant(section: DecodePaths, progress: Callable[[int, int], None]) -> Measu
     )
 
 
-class StandaloneMeasureTest(unittest.TestCase):
+class StandaloneTest(unittest.TestCase):
     """A checkout of the real sources, in which measuring takes no time."""
 
     def setUp(self) -> None:
@@ -96,7 +96,7 @@ class StandaloneMeasureTest(unittest.TestCase):
         self.assertEqual({path: Path(path).read_bytes() for path in self.present()}, before)
 
 
-class MeasureTest(SeedTest):
+class MeasureTest(StandaloneTest):
     """p2-inference-systems."""
 
     def test_the_batch_scan_has_240_rows(self) -> None:
@@ -191,7 +191,7 @@ class MeasureTest(SeedTest):
         self.assertEqual(len(samples_of(store.load_record(kept / "manifest.json").samples)), 90)
 
 
-class SummaryTest(SeedTest):
+class SummaryTest(StandaloneTest):
     """p2-inference-systems-summary."""
 
     recorded: ClassVar[dict[str, bytes]] = {}  # what the first test measured, for all of them
@@ -252,7 +252,7 @@ class SummaryTest(SeedTest):
 
     def test_flags_that_contradict_the_manifest_are_refused(self) -> None:
         """Rows that agree with the flags but not with what was declared are refused."""
-        step = measure_step("m1-batch-size-scan", standalone.SECTIONS["batch-size"][1])
+        step = step_of("measure", "m1-batch-size-scan", standalone.SECTIONS["batch-size"][1])
         rows = [replace(sample, blas_threads=2) for sample in samples_of(read_samples(Path(RAW)))]
         manifest = store.load_record(Path(RAW).with_name("manifest.json")).manifest
         store.replace_record(

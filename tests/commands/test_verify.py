@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import shutil
+import tempfile
 import unittest
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,7 +52,8 @@ class VerifyTest(unittest.TestCase):
         """Each derived file is named with `same bytes`, the record with `holds`."""
         found = states()
         self.assertEqual(found.pop("results/m1/manifest.json"), "holds")
-        self.assertIn("not checked", found.pop("predictions/m1.yaml"))
+        for name in ("predictions/m1.yaml", "results/tests.json of m1"):
+            self.assertIn("not checked", found.pop(name))
         self.assertEqual(
             found,
             dict.fromkeys(
@@ -101,6 +103,16 @@ class VerifyTest(unittest.TestCase):
         reseal("results/m1/receipts/analysis.json", outputs=outputs, inputs=inputs)
         self.assertRegex(faults()[ANALYSIS], "^does not follow from its raw data: found sha256 .*, rebuilt")
 
+    def test_what_is_only_older_is_called_older(self) -> None:
+        """Where raw data are as they were and the prediction is not, that is named; so is a mark unseen."""
+        with Path("predictions/m1.yaml").open("rb+") as file:
+            text = file.read()
+            file.seek(0)
+            file.write(b"\xef\xbb\xbf" + text)
+        words = faults()[ANALYSIS]
+        self.assertRegex(words, r"^older than what makes it now \(predictions/m1.yaml changed \(.* U\+FEFF")
+        self.assertNotIn("does not follow", words)
+
     def test_new_raw_under_old_figures_is_found(self) -> None:
         """A record replaced without what follows from it is refused by each file that no longer follows."""
         recorded.record_m1(seed=1)
@@ -143,7 +155,7 @@ def enter_small(test: unittest.TestCase) -> None:
     checkout.enter(test)
     checkout.record(checkout.CONFIG)
 
-    def texts(step: Step) -> dict[str, str]:
+    def texts(step: Step, _: object) -> dict[str, str]:
         return {path: f"{path}\n" for path in step.makes}
 
     test.enterContext(mock.patch.object(run_stage, "texts", texts))
@@ -215,6 +227,74 @@ class CheckoutTest(unittest.TestCase):
         found = verify.verify_checkout(Receipts(config))
         return {finding.file: finding.state for finding in found if finding.fault}
 
+    def test_a_record_is_of_files_in_this_checkout(self) -> None:
+        """A raw file, a manifest or a whole folder that is a link out of it is refused, also by the plan."""
+        outside = Path(tempfile.mkdtemp(dir=Path.cwd().parent))
+        self.addCleanup(shutil.rmtree, outside)
+        for name in ("raw.csv", "manifest.json", ""):
+            here = Path("results/m1", name)
+            there = outside / (name or "m1")
+            shutil.move(here, there)
+            here.symlink_to(there)
+            named = here / "manifest.json" if not name else here
+            with self.subTest(name):
+                self.assertRegex(self.faults()[MANIFEST.as_posix()], f"^{named}: .* outside of this checkout")
+                receipts = Receipts(checkout.CONFIG)
+                with self.assertRaisesRegex(RecordError, "outside of this checkout"):
+                    receipts.why(receipts.step("summary", "m1"))
+            here.unlink()
+            shutil.move(there, here)
+        page = Path(ANALYSIS)
+        shutil.move(page, outside / "page")
+        page.symlink_to(outside / "page")
+        self.assertRegex(self.faults()[ANALYSIS], "^is a link out of this checkout")
+
+    def test_a_receipt_is_of_its_own_step(self) -> None:
+        """A command, stage or experiment that is another step's is refused, however well it is sealed."""
+        summary = "results/m1/receipts/summary.json"
+        for path, entries in (
+            (MANIFEST.as_posix(), {"command": ["measure", "m2"]}),
+            (MANIFEST.as_posix(), {"experiment": "m2"}),
+            (summary, {"command": ["rm", "-r"]}),
+            (summary, {"stage": "figure"}),
+        ):
+            with self.subTest(path, **entries):
+                whole = Path(path).read_text()
+                reseal(path, **entries)
+                ((key, value),) = entries.items()
+                self.assertIn(f"its {key} is {value!r}", self.faults()[path])
+                Path(path).write_text(whole)
+
+    def test_one_experiment_alone_says_where_it_looked(self) -> None:
+        """Strays in its own folder are named, and that no other folder was looked at."""
+        for name in ("results/m1/notes.md", "results/loose.csv"):
+            Path(name).write_text("x\n")
+        findings = verify.verify_experiment(Receipts(checkout.CONFIG), "m1")
+        self.assertEqual([each.file for each in findings if each.fault], ["results/m1/notes.md"])
+        self.assertIn("no other folder was looked at", findings[-1].state)
+
+    def test_the_tests_of_a_run_are_looked_for_in_history(self) -> None:
+        """Found in a commit, found in none, or never there: each in its words, none is a fault."""
+
+        def said() -> str:
+            findings = verify.verify(Receipts(checkout.CONFIG), ["m1"], {})
+            (found,) = [each for each in findings if each.file == "results/tests.json of m1"]
+            self.assertFalse(found.fault)
+            return found.state
+
+        self.assertEqual(said(), "not checked: the record names no receipt of theirs")
+        tests = Path("results/tests.json")
+        reseal(MANIFEST, tests=sha256_file(tests))
+        self.assertEqual(said(), "not checked: this folder is no git repository")
+        git("init", "-q")
+        git("commit", "-qm", "empty", "--allow-empty")
+        self.assertEqual(said(), "not checked: no commit here has results/tests.json")
+        git("add", "results/tests.json")
+        git("commit", "-qm", "tested")
+        self.assertRegex(said(), "^holds: a commit has the receipt")
+        reseal(MANIFEST, tests="0" * 64)
+        self.assertRegex(said(), "^not checked: no commit here has the receipt .*000000000000")
+
     def test_strays_are_named(self) -> None:
         """A file that no step makes is named, a folder of no experiment once; superseded records are not."""
         for name in (
@@ -226,13 +306,25 @@ class CheckoutTest(unittest.TestCase):
         ):
             Path("results", name).parent.mkdir(parents=True, exist_ok=True)
             Path("results", name).write_text("x\n")
-        Path("docs/experiments").mkdir(parents=True)
-        Path("docs/experiments/gone.md").write_text("# gone\n")
+        pages = Path("docs/experiments")
+        (pages / "old").mkdir(parents=True)
+        for name in ("gone.md", "gone.md.j2", "plot.svg", "old/m1.md"):
+            Path(pages, name).write_text("# gone\n")
+        Path("results/m1/\x1b[2Jtwo\nlines").write_text("x\n")
+        Path("results/linked").symlink_to("m1")
         found = self.faults()
-        names = ["results/gone/", "results/loose.csv", "results/m1/notes.md", "docs/experiments/gone.md"]
+        names = [
+            "results/gone/",
+            "results/linked",
+            "results/loose.csv",
+            "results/m1/\\x1b[2Jtwo\\nlines",
+            "results/m1/notes.md",
+            *(f"docs/experiments/{name}" for name in ("gone.md", "gone.md.j2", "old/m1.md", "plot.svg")),
+        ]
         self.assertEqual(list(found), names)
-        for state in found.values():
-            self.assertRegex(state, "^stray: .* move it elsewhere or remove it$")
+        for name, state in found.items():
+            ways = "copy what it leads to, or" if name.endswith("linked") else "move it elsewhere or"
+            self.assertRegex(state, f"^stray: .* {ways} remove it$")
 
     def test_an_experiment_taken_from_the_config_is_named(self) -> None:
         """Its record stays behind and belongs to nobody."""
@@ -297,10 +389,10 @@ class PredictionTest(unittest.TestCase):
 
     def test_it_holds_by_the_commit_that_the_run_names(self) -> None:
         """The blob in that commit decides, whatever dates say and whatever was committed since."""
-        self.said("holds: the prediction stands in the commit that the run names")
+        self.said("holds: the commit that the run names has this prediction")
         git("rm", "-q", "--cached", "predictions/m1.yaml")
         git("commit", "-qm", "later", "--date", "1999-01-01T00:00:00")
-        self.said("holds: the prediction stands in the commit that the run names")
+        self.said("holds: the commit that the run names has this prediction")
 
     def test_a_commit_without_it_is_no_evidence(self) -> None:
         """A commit that lacks the prediction, or holds another one, is said to, and proves nothing."""
@@ -308,7 +400,7 @@ class PredictionTest(unittest.TestCase):
             file.write("# and more\n")
         git("commit", "-qam", "more")
         self.names(commit=(at := git("rev-parse", "HEAD")))
-        self.said(f"not checked: commit {at[:12]}, which the run names, holds it in other words")
+        self.said(f"not checked: commit {at[:12]}, which the run names, has it in other words")
         git("rm", "-q", "--cached", "predictions/m1.yaml")
         git("commit", "-qm", "less")
         self.names(commit=(at := git("rev-parse", "HEAD")))
@@ -343,7 +435,7 @@ class PredictionTest(unittest.TestCase):
         old = read_json(MANIFEST)
         del old["git_reason"]
         write_json(MANIFEST, receipts.seal(old))
-        self.said("not checked: the run names no commit (it does not say why)")
+        self.said("not checked: the run names no commit (no reason recorded)")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from unittest import mock
 
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records import receipts, stages, store
-from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.receipts import Asked, Receipts
 from tests import checkout
@@ -223,19 +222,6 @@ class StalenessTest(unittest.TestCase):
             for words in (*said, "restore it"):
                 self.assertIn(words, str(raised.exception))
             self.assertNotIn("\n", str(raised.exception))
-
-    def test_a_record_outlives_the_module_that_measured_it(self) -> None:
-        """Without that module nothing measures and the record is read; a missing summary alone is made."""
-        shutil.rmtree(f"{SOURCE}experiments")
-        Path(f"{SOURCE}timing/protocol.py").unlink()
-        self.assertEqual(stale(), {})
-        self.assertTrue(Receipts(CONFIG).read_only("m1"))
-        Path(f"{AT}/summary.csv").unlink()
-        self.assertEqual(stale()["m1 summary"], [f"{AT}/summary.csv is missing"])
-        self.assertNotIn("m1 measure", stale())
-        Path(f"{AT}/manifest.json").unlink()
-        with self.assertRaisesRegex(ConfigError, "no module inference_lab.experiments.decode_paths"):
-            Receipts(CONFIG).step("measure", "m1").inputs(Sources())
 
     def test_a_missing_prediction_is_named(self) -> None:
         """A file that no stage makes and one reads is an error that names both."""

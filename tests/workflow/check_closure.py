@@ -175,7 +175,7 @@ class Closure(unittest.TestCase):
                     self.skipTest("PyTorch is in vLLM's environment: name it in INFERENCE_LAB_VLLM")
                 status, said, files = opened("-c", MEASURE.format(by), json.dumps(small(section)))
                 self.assertEqual(status, 0, said)
-                seen = self.covers(stages.measure_step(name, section), files, beside=set())
+                seen = self.covers(stages.step("measure", name, section), files, beside=set())
                 for module in (f"experiments/{by}", STARTED.get(by, f"experiments/{by}")):
                     self.assertIn(f"src/inference_lab/{module}.py", seen)
 
@@ -194,7 +194,11 @@ class Closure(unittest.TestCase):
             ]
             status, said, files = opened("-m", "inference_lab.stream_load.cli", *words)
             self.assertEqual(status, 0, said)
-            seen = self.covers(stages.measure_step(f"{folder}/run1/", {}), files, beside=set())
+            seen = self.covers(
+                stages.step("measure", f"{folder}/run1/", {}, own_folder=f"{folder}/run1"),
+                files,
+                beside=set(),
+            )
             self.assertIn("src/inference_lab/stream_load/client/client.py", seen)
 
     def test_deriving(self) -> None:

@@ -54,20 +54,16 @@ def inputs(stage, *needs):
         try:
             step = step_of(stage, wildcards)
             why = walk().why(step)
-            if stage == "measure" and walk().manual(step.experiment):
+            if stage == "measure" and walk().experiments[step.experiment].manual:
                 workflow.dag.forcerules.discard(workflow.get_rule("measure_manual"))
             reads = walk().links(step, *needs)
         except LabError as error:
             refuse(error)
         if not why:
             return [ancient(path) for path in reads if os.path.exists(path)]
-        if (
-            stage == "verify"
-            or step.experiment
-            and not walk().read_only(step.experiment)
-        ):
-            # Past a current measurement, whose link to the tests is ancient, a run of the tests would hide
-            # that this job has to run (and it must not run when they fail): it is linked to them itself.
+        if stage != "tests":
+            # The measurement's link to the tests is `ancient`. If only the tests ran, Snakemake would skip
+            # this job. So it depends on the tests directly: it runs after them, and not if they fail.
             reads.append(lab_stages.TESTS_RECEIPT)
         logger.info(f"{step.name}: {'; '.join(why)}")
         workflow.dag.forcefiles.add(step.receipt)

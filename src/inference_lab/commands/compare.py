@@ -6,17 +6,18 @@ side with their intervals, and only ratios taken inside each run are compared.
 
 import csv
 import io
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from inference_lab.commands import run_stage
+from inference_lab.config.judge import read_judge
 from inference_lab.errors import RecordError
+from inference_lab.records import history
 from inference_lab.records.receipts import read_receipt
 from inference_lab.records.record import Record, aligned
-from inference_lab.records.stages import is_load
+from inference_lab.records.stages import is_own_load
 from inference_lab.records.store import load_record
 
 _WAY_OUT = "name a record's folder, or COMMIT:results/EXPERIMENT of a commit that holds it"
@@ -40,7 +41,7 @@ def compare(one: str, other: str) -> str:
     with tempfile.TemporaryDirectory() as temporary:
         a = _read(one, Path(temporary, "a"))
         b = _read(other, Path(temporary, "b"))
-    if a.experiment != b.experiment and not (is_load(a.experiment) and is_load(b.experiment)):
+    if a.experiment != b.experiment and not (is_own_load(a.experiment) and is_own_load(b.experiment)):
         raise RecordError(
             f"{one} is a record of {a.experiment}, {other} of {b.experiment}; name two of one experiment"
         )
@@ -79,29 +80,19 @@ def _read(name: str, into: Path) -> Record:
         raise RecordError(f"{name}: {what}; {_WAY_OUT}")
     into.mkdir()
     try:
-        if _git("rev-parse", "--git-dir") is None:
-            raise RecordError(f"{name}: this is no git repository; {_WAY_OUT}")
-        if _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}") is None:
-            raise RecordError(f"{name}: git knows no commit {commit!r} here; {_WAY_OUT}")
-        _write_committed(commit, folder.rstrip("/"), "manifest.json", into)
+        found = history.commit_of(commit)
+        _copy_committed(found, folder.rstrip("/"), "manifest.json", into)
         for file in read_receipt(into / "manifest.json")["outputs"]:
-            _write_committed(commit, folder.rstrip("/"), file, into)
-    except FileNotFoundError:
-        raise RecordError(f"{name}: git is not installed, and a commit is read by it; {_WAY_OUT}") from None
+            _copy_committed(found, folder.rstrip("/"), file, into)
+    except history.NoHistory as error:
+        raise RecordError(f"{name}: {error}; {_WAY_OUT}") from None
     return load_record(into / "manifest.json")
 
 
-def _write_committed(commit: str, folder: str, file: str, into: Path) -> None:
-    data = _git("cat-file", "blob", f"{commit}:{folder}/{file}")
-    if data is None:
-        raise RecordError(f"{commit}:{folder}: that commit holds no {folder}/{file}; {_WAY_OUT}")
+def _copy_committed(commit: str, folder: str, file: str, into: Path) -> None:
+    if (data := history.blob(commit, f"{folder}/{file}")) is None:
+        raise history.NoHistory(f"that commit holds no {folder}/{file}")
     (into / file).write_bytes(data)
-
-
-def _git(*words: str) -> bytes | None:
-    """What git says, None when it refuses."""
-    done = subprocess.run(["git", *words], capture_output=True, check=False)
-    return None if done.returncode else done.stdout
 
 
 def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
@@ -138,7 +129,8 @@ def _table(
 
 def _rows(record: Record, kind: str, key: Row) -> dict[Row, Values]:
     """The rows of the record's summary by what they are about."""
-    text = run_stage.stage_module(f"analysis.{kind}").summarise(record, {"by": kind, "figures": {}})
+    judge = read_judge({"by": kind, "figures": {}}, kind)
+    text = run_stage.stage_module(f"analysis.{kind}").summarise(record, judge)
     return {tuple(row[name] for name in key): row for row in csv.DictReader(io.StringIO(text))}
 
 

@@ -6,184 +6,163 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
-from inference_lab.records import receipts, stages
 from inference_lab.records.files import read_text, sha256_file
-from inference_lab.records.receipts import Receipts
-from inference_lab.records.stages import Step
+from inference_lab.records.receipts import Receipts, State, changes, read_receipt
+from inference_lab.records.record import in_words
+from inference_lab.records.stages import TESTS_RECEIPT, Step, files_of, folder
 from inference_lab.records.svg import read_metadata
 
 _WAY_OUT = "name a figure, summary or record of this checkout, or an SVG that was copied from one"
 
 
-def explain(file: Path, walk: Receipts) -> str:
-    """The chain behind a figure, summary, page or record of this checkout, or behind a copied SVG.
+def explain(file: Path, receipts: Receipts) -> str:
+    """Return the chain behind a figure, summary, page or record of this checkout, or behind a copied SVG.
 
-    Raises RecordError when the file belongs to no record here and says itself nothing about its origin.
+    Raises RecordError when the file belongs to no record here and does not name its origin itself.
     """
-    step = _step_of(file, walk)
+    step = _step_of(file, receipts)
     if step is not None:
-        about = walk.reports().get(step.experiment, [step.experiment])
-        behind = [line for name in about for line in _measured(name, walk)]
-        return "\n".join([*_made(step, walk), *behind, _rebuild(step.makes[0], step)])
+        about = receipts.reports().get(step.experiment, [step.experiment])
+        behind = [line for name in about for line in _measured(name, receipts)]
+        return "\n".join([*_made(receipts.state(step)), *behind, _rebuild(step.makes[0], step)])
     if manifest := _manifest_of(file):
-        return "\n".join([f"{manifest.parent}: a record, not the current one", *_recorded(manifest, walk)])
+        return "\n".join([f"{manifest.parent}: a record, not the current one", *_recorded(manifest)])
     if file.is_dir():
         raise RecordError(f"{file}: is a folder without manifest.json, so no record; {_WAY_OUT}")
-    return "\n".join(_copied(file, walk))
+    return "\n".join(_copied(file, receipts))
 
 
 def _manifest_of(file: Path) -> Path | None:
-    """The manifest that a record's folder or one of its raw files goes by; itself, if it is one."""
+    """Return the manifest of the record whose folder, manifest or raw file this is."""
     manifest = (file if file.is_dir() else file.parent) / "manifest.json"
     if manifest.is_file() and (file in (manifest, manifest.parent) or file.name in _outputs(manifest)):
         return manifest
     return None
 
 
-def _step_of(file: Path, walk: Receipts) -> Step | None:
-    """The step of this checkout that makes the file or whose receipt it is."""
+def _step_of(file: Path, receipts: Receipts) -> Step | None:
+    """Return the step of this checkout that makes the file or whose receipt it is."""
     here = (_manifest_of(file) or file).resolve()
-    steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
-    return next(
-        (
-            step
-            for step in (*steps, *walk.reports_of(walk.experiments))
-            if here in map(Path.resolve, map(Path, stages.files_of([step])))
-        ),
-        None,
-    )
+    steps = [*receipts.steps(), *receipts.reports_of(receipts.experiments)]
+    return next((step for step in steps if here in (Path(path).resolve() for path in files_of([step]))), None)
 
 
 def _outputs(manifest: Path) -> Mapping[str, Any]:
-    return receipts.read_receipt(manifest)["outputs"]
+    return read_receipt(manifest)["outputs"]
 
 
-def _copied(file: Path, walk: Receipts) -> list[str]:
-    """The chain of an SVG from elsewhere, by what it says of itself, joined to the record it names."""
+def _copied(file: Path, receipts: Receipts) -> list[str]:
+    """Return the chain of an SVG from elsewhere, by its own metadata, joined to the record it names."""
     text = read_text(file, _WAY_OUT)
     try:
         source = read_metadata(text)
     except RecordError as error:
         raise RecordError(f"{file}: belongs to no record of this checkout and {error}; {_WAY_OUT}") from None
+    at = folder(source["experiment"])
     lines = [
         f"{file}: a figure of {source['experiment']}, by its own metadata",
         *(f"  <- {name} with sha256 {digest}" for name, digest in source["files"].items()),
     ]
-    manifest = _manifest_with(source["experiment"], source["files"])
+    manifest = _manifest_with(Path(at), source["files"])
     if manifest is None:
         return [
             *lines,
-            f"  Its record is not here: no manifest in {stages.folder(source['experiment'])}/ names these",
-            "  samples, so machine, conditions and sources cannot be told. Look in that folder's history.",
+            f"  Its record is not here: no manifest in {at}/ names these",
+            "  samples, so machine, conditions and sources are not known. Look in that folder's history.",
         ]
     lines.append(f"  <- recorded in {manifest}")
-    current = manifest == Path(stages.folder(source["experiment"]), "manifest.json")
-    if current and source["experiment"] in walk.experiments:
-        step = _step_of(Path(source["command"].rpartition(" ")[2]), walk)
+    if manifest == Path(at, "manifest.json"):
+        step = receipts.maker(source["command"].rpartition(" ")[2])
         if step is not None and step.stage == "figure":
-            same = Path(step.makes[0]).is_file() and sha256_file(Path(step.makes[0])) == sha256_file(file)
-            lines.append(f"  {'the same bytes as' if same else 'not the bytes of'} {step.makes[0]} here")
-            return [*lines, *_measured(step.experiment, walk), _rebuild(step.makes[0], step)]
-    return [*lines, *_recorded(manifest, walk), "  This record was superseded here."]
+            made = Path(step.makes[0])
+            same = made.is_file() and sha256_file(made) == sha256_file(file)
+            lines.append(f"  {'the same bytes as' if same else 'not the bytes of'} {made} here")
+            return [*lines, *_measured(step.experiment, receipts), _rebuild(step.makes[0], step)]
+    return [*lines, *_recorded(manifest), "  This record was superseded here."]
 
 
-def _manifest_with(experiment: str, files: Mapping[str, str]) -> Path | None:
-    """The manifest that names every raw file the figure was drawn from; two records may share some."""
+def _manifest_with(at: Path, files: Mapping[str, str]) -> Path | None:
+    """Return the manifest that names every raw file the figure was drawn from; two records may share some."""
     raw = {digest for name, digest in files.items() if name != "summary.csv"}
-    at = Path(stages.folder(experiment))
     for manifest in (at / "manifest.json", *sorted(at.glob("superseded/*/manifest.json"))):
         if manifest.is_file() and raw <= {made["sha256"] for made in _outputs(manifest).values()}:
             return manifest
     return None
 
 
-def _made(step: Step, walk: Receipts) -> list[str]:
-    """The derived links from the asked file back to the record."""
+def _made(state: State) -> list[str]:
+    """Return the derived links from the asked file back to the record."""
+    step = state.step
     if step.stage == "measure":
         return []
-    if not Path(step.receipt).exists():
-        return [f"{step.makes[0]}: has no receipt {step.receipt}; make it with snakemake {step.makes[0]}"]
+    if state.receipt is None:
+        missing = not Path(step.receipt).exists()
+        words = f"has no receipt {step.receipt}" if missing else f"{state.reasons[0]} and is no evidence"
+        return [f"{step.makes[0]}: {words}; make it with snakemake {step.makes[0]}"]
+    lines = [f"{path}: {_compared(path, digest)}" for path, digest in state.files.items()]
     try:
-        receipt = receipts.read_receipt(Path(step.receipt))
-    except RecordError:
-        return [f"{step.makes[0]}: {step.receipt} was edited and vouches for nothing; ask for it again"]
-    made = {path: receipt["outputs"].get(path, {}).get("sha256") for path in step.makes}
-    lines = [f"{path}: {_state(path, digest, walk)}" for path, digest in made.items()]
-    try:
-        reasons = walk.changed(step, receipt)
+        reasons = state.input_reasons
     except RecordError as error:  # a file it reads is gone
         reasons = [str(error)]
     by = step.modules[0].replace(".", "/")
-    lines.append(f"  <- made by src/inference_lab/{by}.py with {_pins(receipt['pins'])}: {_holds(reasons)}")
-    lines += [
-        f"  <- {path}: {_state(path, receipt['inputs'].get(path), walk)}"
-        for path in step.reads
-        if not path.endswith("manifest.json")
-    ]
-    return lines
+    pins, inputs = state.receipt["pins"], state.receipt["inputs"]
+    lines.append(f"  <- made by src/inference_lab/{by}.py with {_pins(pins)}: {_holds(reasons)}")
+    read = [path for path in step.reads if not path.endswith("manifest.json")]
+    return [*lines, *(f"  <- {path}: {_compared(path, inputs.get(path))}" for path in read)]
 
 
-def _measured(experiment: str, walk: Receipts) -> list[str]:
-    step = walk.step("measure", experiment)
+def _measured(experiment: str, receipts: Receipts) -> list[str]:
+    step = receipts.step("measure", experiment)
     manifest = Path(step.receipt)
     if not manifest.exists():
         return [f"  <- {manifest}: missing; {experiment} has no record here"]
-    lines, record = _recorded(manifest, walk), receipts.read_receipt(manifest)
-    gone = ["what measures it is not in this checkout"]
-    reasons = gone if walk.read_only(experiment) else walk.changed(step, record)
-    lines.append(f"     sources, pins and conditions: {_holds(reasons)}")
-    lines.append(f"  <- tests: {_tests(record.get('tests'))}")
-    return lines
+    record = read_receipt(manifest)  # of one that is not whole the rest is told all the same
+    reasons = changes(step, record, receipts.sources)
+    return [
+        *_recorded(manifest),
+        f"     sources, pins and conditions: {_holds(reasons)}",
+        f"  <- tests: {_tests(record.get('tests'))}",
+    ]
 
 
-def _recorded(manifest: Path, walk: Receipts) -> list[str]:
-    """What a manifest says, and whether its raw files still are what it says."""
-    record, at = receipts.read_receipt(manifest), manifest.parent
+def _recorded(manifest: Path) -> list[str]:
+    """Return what a manifest contains, and whether its raw files still are what it says."""
+    record, at = read_receipt(manifest), manifest.parent
     lines = _of_manifest(record)
     for name, made in record["outputs"].items():
-        state = _state((at / name).as_posix(), made["sha256"], walk)
-        lines.append(f"  <- {at / name}: {made['rows']} rows, {state}")
+        lines.append(f"  <- {at / name}: {made['rows']} rows, {_compared(str(at / name), made['sha256'])}")
     return lines
 
 
 def _of_manifest(record: Mapping[str, Any]) -> list[str]:
-    seen = record["environment"]
-    git = record["git"]
-    commit = (
-        f"no commit ({record.get('git_reason', 'outside git')})"
-        if git is None
-        else f"{git['commit'][:12]}{', with uncommitted changes' * git['dirty']}"
-    )
-    conditions = record["conditions"]
+    seen, git = record["environment"], record["git"]
+    commit = f"no commit ({record.get('git_reason', 'outside git')})"
+    if git is not None:
+        commit = f"{git['commit'][:12]}{', with uncommitted changes' * git['dirty']}"
     sources = [path for path in record["inputs"] if path.endswith(".py")]
+    conditions = {key: value for key, value in record["conditions"].items() if key != "by"}
     return [
         f"  <- measured {record['started_at']} to {record['finished_at']}",
         f"     on {seen.get('cpu_model', 'a machine unknown')}, {seen.get('cores', '?')} cores,"
         f" {seen.get('kernel', 'kernel unknown')}, Python {seen.get('python', '?')}",
         f"     by inference-lab {' '.join(record['command'])}",
-        f"     under {_words(conditions)}",
+        f"     under {in_words(conditions)}",
         f"     with {_pins(record['pins'])}",
         f"  <- sources at {commit}: " + ", ".join(f"{path} {record['inputs'][path][:8]}" for path in sources),
     ]
 
 
-def _words(conditions: Mapping[str, Any]) -> str:
-    return "; ".join(f"{key} {value}" for key, value in conditions.items() if key != "by")
-
-
 def _pins(pins: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in pins.items()) or "no third-party package"
+    return in_words(pins, ", ") or "no third-party package"
 
 
-def _state(path: str, expected: str | None, walk: Receipts) -> str:
+def _compared(path: str, expected: str | None) -> str:
     if not Path(path).is_file():
         return f"missing (sha256 {expected})"
-    found = walk.sources.file(path)
-    return (
-        f"sha256 {found}, holds"
-        if found == expected
-        else f"DIFFERS: expected sha256 {expected}, found {found}"
-    )
+    found = sha256_file(Path(path))
+    if found == expected:
+        return f"sha256 {found}, holds"
+    return f"DIFFERS: expected sha256 {expected}, found {found}"
 
 
 def _holds(reasons: Sequence[str]) -> str:
@@ -191,7 +170,7 @@ def _holds(reasons: Sequence[str]) -> str:
 
 
 def _tests(digest: str | None) -> str:
-    path = Path(stages.TESTS_RECEIPT)
+    path = Path(TESTS_RECEIPT)
     if digest is None:
         return "unknown: the record names no receipt of theirs"
     if digest == "not current":
@@ -199,17 +178,17 @@ def _tests(digest: str | None) -> str:
     if not path.exists():
         return f"{path} is missing, so what passed is unknown here (the record names sha256 {digest})"
     try:
-        receipt = receipts.read_receipt(path)
+        receipt = read_receipt(path)
     except RecordError:
-        return f"{path} was edited and vouches for nothing; restore it or run them: snakemake {path}"
+        return f"{path} was edited and is no evidence; restore it or run them: snakemake {path}"
     passed = list(receipt["tests"].values()).count("passed")
     same = sha256_file(path) == digest
     return f"{passed} passed ({path}); {'the very run' if same else 'run again since'}"
 
 
 def _rebuild(path: str, step: Step) -> str:
-    if stages.is_load(step.experiment):
-        at = shlex.quote(stages.folder(step.experiment))
+    if step.own_load:
+        at = shlex.quote(step.folder.as_posix())
         return (
             f"Rebuild it from raw: uv run inference-lab summarize {at} && uv run inference-lab figures {at}"
         )

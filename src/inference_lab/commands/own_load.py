@@ -47,7 +47,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         read_text(args.prompts, "give a JSONL of prompts")
         conditions["prompts_sha256"] = sha256_file(args.prompts)  # the file's name does not identify them
     folder: Path = args.output
-    step = stages.measure_step(_name(folder), conditions)
+    step = stages.step("measure", _name(folder), conditions, own_folder=folder.as_posix())
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
     if args.resume and (folder / MANIFEST).exists():
         reopen(folder, options)
@@ -104,7 +104,8 @@ def around(file: Path) -> Receipts | None:
     for folder in (file, file.parent, file.parent.parent):
         if (folder / MANIFEST).is_file():
             manifest = receipts.read_receipt(folder / MANIFEST)
-            return _chain(folder, manifest["conditions"]) if stages.is_load(manifest["experiment"]) else None
+            own = stages.is_own_load(manifest["experiment"])
+            return _receipts(folder, manifest["conditions"]) if own else None
     return None
 
 
@@ -115,9 +116,10 @@ def walk(folder: Path) -> Receipts:
     return found
 
 
-def _chain(folder: Path, conditions: Mapping[str, Any]) -> Receipts:
+def _receipts(folder: Path, conditions: Mapping[str, Any]) -> Receipts:
     judge = {**JUDGE, "slo": conditions.get("slo", {})}
-    experiment = {"refresh": "manual", "measure": conditions, "judge": judge}
+    own = {"own_folder": folder.as_posix()}
+    experiment = {"refresh": "manual", "measure": conditions, "judge": judge, **own}
     return Receipts({"experiments": {_name(folder): experiment}})
 
 
@@ -136,7 +138,7 @@ def _summarised(folder: Path) -> tuple[str, Record]:
     step = walk(folder).step("summary", _name(folder))
     made, rows = run_stage.derive(step), read_summary(Path(step.makes[0]))
     known = Path(stages.folder(CALIBRATION), "summary.csv").is_file()
-    record = run_stage.read_record(_name(folder), CALIBRATION if known else "")
+    record = run_stage.read_record(folder, CALIBRATION if known else "")
     table = as_table([*rows, *calibrated(record, read_judge(JUDGE, "a load"))])
     if known:
         return f"{table}\n{made}", record
@@ -146,7 +148,7 @@ def _summarised(folder: Path) -> tuple[str, Record]:
 
 def draw(folder: Path) -> str:
     """Make summary and figures of a load; return what happened, in words."""
-    return "\n".join(run_stage.derive(step) for step in walk(folder).steps(_name(folder))[1:])
+    return "\n".join(run_stage.derive(step) for step in walk(folder).steps()[1:])
 
 
 def _name(folder: Path) -> str:

@@ -5,7 +5,7 @@ so that measuring meets no pandas and a plan meets nothing.
 """
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,14 +20,14 @@ from inference_lab.errors import ConfigError, LabError, MeasurementRefused, Reco
 from inference_lab.records import history, installed, locks, receipts, stages, store
 from inference_lab.records.digests import SOURCE_ROOT, Sources
 from inference_lab.records.files import json_text, read_text, sha256_file, write_file
-from inference_lab.records.forms import JSON
 from inference_lab.records.installed import platform_and_packages, ran_elsewhere
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.receipts import State
 from inference_lab.records.record import Calibration, Measurement, Record
 from inference_lab.records.stages import Step
 from inference_lab.timing import machine
 
 Progress = Callable[[int, int], None]
+Load = Callable[[Path], Record]
 WATCHED_BY_GIT = ("src", "config.yaml", "predictions", "pyproject.toml")
 
 
@@ -66,12 +66,12 @@ def run_tests() -> str:
 def check_tests() -> str:
     """The digest of the tests' receipt. Raises MeasurementRefused unless it holds here and now."""
     step = stages.tests_step()
-    walk = Receipts({"experiments": {}})
-    if reasons := walk.differences(step):
+    state = State(step, Sources())
+    if reasons := state.reasons:
         raise MeasurementRefused(
             f"{step.receipt} does not hold ({'; '.join(reasons[:3])}); run snakemake {step.receipt} first"
         )
-    if ran_elsewhere(receipts.read_receipt(Path(step.receipt))):
+    if state.receipt and ran_elsewhere(state.receipt):
         raise MeasurementRefused(
             f"{step.receipt} is from another platform or other versions;"
             f" run snakemake -R tests -- {step.receipt}"
@@ -148,7 +148,7 @@ def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, A
     valid, reasons = validity(found.facts)
     digests = None
     try:
-        changed = Receipts({"experiments": {}}).changed(step, begun)
+        changed = receipts.changes(step, begun, Sources())
         digests = installed.check_running(begun["pins"])
     except LabError as error:  # a source that is gone or half edited, a package that was
         changed = [str(error)]
@@ -212,11 +212,10 @@ def _history() -> dict[str, Any]:
         return {"git": None, "git_reason": str(error)}
 
 
-def read_view(experiment: str, judge: Judge, figure: str) -> View:
-    """What one figure or page of a recorded experiment is drawn from."""
-    at = Path(stages.folder(experiment))
-    record = store.load_record(at / "manifest.json")
-    return view_of(record, read_text(at / "summary.csv", "rebuild it from raw"), judge, figure)
+def read_view(folder: Path, judge: Judge, name: str, load: Load = store.load_record) -> View:
+    """Read what one figure or page of the record in a folder is drawn from."""
+    record = load(folder / "manifest.json")
+    return view_of(record, read_text(folder / "summary.csv", "rebuild it from raw"), judge, name)
 
 
 def view_of(record: Record, summary: str, judge: Judge, figure: str) -> View:
@@ -225,8 +224,8 @@ def view_of(record: Record, summary: str, judge: Judge, figure: str) -> View:
 
     from inference_lab.analysis.summary_table import summary_rows
 
-    outputs, at = record.manifest["outputs"], stages.folder(record.experiment)
-    load = stages.is_load(record.experiment)
+    outputs, load = record.manifest["outputs"], stages.is_own_load(record.experiment)
+    at = record.experiment.rstrip("/") if load else stages.folder(record.experiment)
     source = {
         "experiment": record.experiment,
         "files": {
@@ -238,16 +237,17 @@ def view_of(record: Record, summary: str, judge: Judge, figure: str) -> View:
     return View(record, summary_rows(summary, f"{at}/summary.csv"), judge, source)
 
 
-def read_record(experiment: str, calibration: str) -> Record:
-    """The record of an experiment, with the calibration that its summary relies on.
+def read_record(folder: Path, calibration: str, load: Load = store.load_record) -> Record:
+    """Read the record in a folder, with the calibration that its summary relies on.
 
     Raises RecordError when the measurement was recorded as invalid: nothing may be derived from it.
     """
-    manifest_path = Path(stages.folder(experiment), "manifest.json")
-    record = store.load_record(manifest_path)
+    record = load(folder / "manifest.json")
     valid, reasons = validity(record.manifest)
     if not valid:  # a load of one's own; a stage of the pipeline puts such a record aside
-        raise RecordError(f"{manifest_path}: marked invalid, because {'; '.join(reasons)}; measure again")
+        raise RecordError(
+            f"{folder / 'manifest.json'}: marked invalid, because {'; '.join(reasons)}; measure again"
+        )
     if not calibration:
         return record
     from inference_lab.analysis.summary_table import read_summary
@@ -265,39 +265,29 @@ def check_code() -> None:
     installed.check_running(sources.pins(whole))
 
 
-def step_of(stage: str, experiment: str, section: JSON, figure: str) -> Step:
-    """The step that the `stage` command runs, from its part of the config section."""
-    match stage:
-        case "measure":
-            return stages.measure_step(experiment, section)
-        case "figure":
-            return stages.figure_step(experiment, section, figure)
-        case "report":
-            return stages.report_step(experiment, **section)
-        case _:
-            return (stages.summary_step if stage == "summary" else stages.analysis_step)(experiment, section)
+def texts(step: Step, load: Load = store.load_record) -> dict[str, str]:
+    """Return `{file: text}` of everything a derived step makes, from what is recorded, without writing it.
 
-
-def texts(step: Step) -> dict[str, str]:
-    """`{file: text}` of everything a derived step makes, from what is recorded, without writing it."""
+    `load` reads a record by its manifest: one that remembers spares reading it again for each step.
+    """
     sources = Sources()
     sources.drop_bytecode(step.sources(sources))
-    made = _texts(step)
+    made = _texts(step, load)
     installed.check_loaded()
     return made
 
 
-def _texts(step: Step) -> dict[str, str]:
+def _texts(step: Step, load: Load) -> dict[str, str]:
     if step.stage == "report":
         return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
     judge = read_judge(step.section, f"{step.name}: its judge: part")
     if step.stage == "summary":
-        record = read_record(step.experiment, judge.calibration)
+        record = read_record(step.folder, judge.calibration, load)
         return {step.makes[0]: stage_module(step.modules[0]).summarise(record, judge)}
     if step.stage == "figure":
-        view = read_view(step.experiment, judge, step.command[2])
+        view = read_view(step.folder, judge, step.command[2], load)
         return {step.makes[0]: stage_module(step.modules[0]).draw(view)}
-    view = read_view(step.experiment, judge, "analysis.md")
+    view = read_view(step.folder, judge, "analysis.md", load)
     files = [Path(path) for path in step.reads if path.startswith(("predictions/", "docs/"))]
     made = stage_module("pages.analysis").pages(view, *files)
     return dict(zip(step.makes, made, strict=True))
@@ -311,8 +301,3 @@ def derive(step: Step) -> str:
     installed.check_running(step.pins(Sources()))
     made = store.make(step, lambda: texts(step))
     return f"{' '.join(step.makes)}: {'made' if made else 'holds already'}"
-
-
-def steps_of(experiments: Sequence[str], walk: Receipts) -> list[Step]:
-    """Every step of the named experiments, all of them when none is named."""
-    return [step for experiment in experiments or walk.experiments for step in walk.steps(experiment)]

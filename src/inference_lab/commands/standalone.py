@@ -62,7 +62,7 @@ def measure(words: Sequence[str] | None) -> int:
 
 def _measure(args: argparse.Namespace) -> str:
     experiment, section = SECTIONS[args.experiment]
-    step = stages.measure_step(experiment, section)
+    step = stages.step("measure", experiment, section)
     shown = terminal.progress(f"{experiment} measure")
     return run_stage.measure(step, manifest_of(args.csv), shown, in_pipeline=False)
 

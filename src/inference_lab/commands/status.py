@@ -1,57 +1,54 @@
 """The closing table: what is recorded, since when and where, whether it may be believed, whether current."""
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import LabError, printable
-from inference_lab.records.receipts import Receipts, read_receipt
+from inference_lab.records.receipts import Receipts, kept, read_receipt
 from inference_lab.records.record import aligned
-from inference_lab.records.stages import folder
+from inference_lab.records.stages import Step, folder
 
 _HEAD = ("experiment", "recorded", "on", "flags", "state", "figures")
 
 
 def closing_table(config: Mapping[str, Any]) -> str:
     """One line an experiment: recorded when and where, flags, current or why not, figures."""
-    walk = Receipts(config)
-    rows = [_HEAD, *(_row(walk, experiment) for experiment in walk.experiments)]
+    receipts = Receipts(config)
+    rows = [_HEAD, *(_row(receipts, experiment) for experiment in receipts.experiments)]
     return printable("\n".join(aligned(rows)))
 
 
-def _row(walk: Receipts, experiment: str) -> tuple[str, ...]:
-    figures = ", ".join(walk.experiments[experiment]["judge"]["figures"]) or "none"
-    manifest = Path(walk.step("measure", experiment).receipt)
-    if not manifest.exists():
-        return (experiment, "never", "", "", "not measured", figures)
+def _row(receipts: Receipts, experiment: str) -> tuple[str, ...]:
+    steps = receipts.steps(experiment)
+    measured = receipts.state(steps[0])
+    figures = ", ".join(receipts.experiments[experiment].judge["figures"]) or "none"
     try:
-        record = read_receipt(manifest)
-        when, where = (
-            record["started_at"][:16].replace("T", " "),
-            record["environment"].get("cpu_model", "unknown"),
-        )
-        state = _state(walk, experiment)
+        if measured.error:
+            raise measured.error
+        if measured.receipt is None:
+            return (experiment, "never", "", "", "not measured", figures)
+        state = _state(receipts, steps)
     except LabError as error:
         return (experiment, "?", "", "", str(error), figures)
-    return (experiment, when, where, _flags(manifest.with_name("summary.csv")), state, figures)
+    when = measured.receipt["started_at"][:16].replace("T", " ")
+    where = measured.receipt["environment"].get("cpu_model", "unknown")
+    return (experiment, when, where, _flags(steps[0].folder / "summary.csv"), state, figures)
 
 
-def _state(walk: Receipts, experiment: str) -> str:
-    measured, *derived = walk.steps(experiment)
-    earlier = walk.stale_record(measured)
-    if earlier and not walk.manual(experiment):
+def _state(receipts: Receipts, steps: Sequence[Step]) -> str:
+    measured, *derived = steps
+    earlier, manual = receipts.state(measured).reasons, receipts.experiments[measured.experiment].manual
+    if earlier and not manual:
         return f"measure out of date: {'; '.join(earlier)}"
     for step in derived:
-        if reasons := walk.why(step):
+        if reasons := receipts.why(step):
             return f"{step.stage} out of date: {'; '.join(reasons)}"
-    if earlier:
-        return walk.kept(earlier)
-    return "read only: what measures it is not here" if walk.read_only(experiment) else "current"
+    return kept(earlier) if earlier else "current"
 
 
 def _flags(summary: Path) -> str:
-    import csv
-
     try:
         with summary.open(encoding="utf-8", newline="") as file:
             found = {flag for row in csv.DictReader(file) for flag in (row.get("flags") or "").split()}
@@ -64,13 +61,13 @@ def superseded(config: Mapping[str, Any]) -> str:
     """One line a record that was replaced and kept: where it stands, when it was measured, its digest."""
     lines: list[str] = []
     for experiment in config["experiments"]:
-        for kept in sorted(Path(folder(experiment), "superseded").glob("*")):
+        for aside in sorted(Path(folder(experiment), "superseded").glob("*")):
             try:
-                record = read_receipt(kept / "manifest.json")
+                record = read_receipt(aside / "manifest.json")
                 what = f"measured {record['started_at']}, manifest {record['digest'][:8]}"
             except LabError:
                 what = "no whole manifest: files that were no record"
-            lines.append(f"{kept.as_posix()}  {what}")
+            lines.append(f"{aside.as_posix()}  {what}")
     if not lines:
         return "no superseded record on this machine"
     head = "superseded, invalid or without a place: on this machine alone, and git clean -xfd deletes them"

@@ -1,30 +1,48 @@
 """Does every committed result follow from its raw data? Rebuilds each in memory and compares bytes.
 
 What differs from what is rebuilt is a fault, whatever else is out of date; so is what is out of date, missing
-or made by no step. A manual record of an earlier source is none: it is kept, and what follows from it is
-rebuilt as anything else.
+or made by no step. A manual record of an earlier source is no fault: it is kept, and what follows from it is
+rebuilt like anything else.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from inference_lab.commands import run_stage
-from inference_lab.errors import LabError, RecordError
-from inference_lab.records import history, receipts, stages
-from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.receipts import Receipts
-from inference_lab.records.stages import Step
+from inference_lab.errors import LabError, RecordError, printable
+from inference_lab.records import history
+from inference_lab.records.files import write_json
+from inference_lab.records.receipts import (
+    Receipts,
+    State,
+    kept,
+    leads_out,
+    read_receipt,
+    receipt_of,
+    seal,
+)
+from inference_lab.records.stages import (
+    TESTS_RECEIPT,
+    VERIFIED_RECEIPT,
+    Step,
+    files_of,
+    prediction_file,
+)
 from inference_lab.records.store import load_record
 
 # Names below results/ that are of this machine alone, as .gitignore says.
-_NOT_COMMITTED = {"superseded", Path(stages.VERIFIED_RECEIPT).name, "report.html", "report.zip"}
+_NOT_COMMITTED = {"superseded", Path(VERIFIED_RECEIPT).name, "report.html", "report.zip"}
+_PAGES = "docs/experiments"
+_TEMPLATE = ".md.j2"  # of an article, written by hand
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one file, in words, and whether it is a fault."""
+    """What was found about one file, in words, and whether it is a fault."""
 
     experiment: str
     file: str
@@ -32,64 +50,84 @@ class Finding:
     fault: bool = False
 
 
-def verify(walk: Receipts, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
-    """Findings of every file of these experiments; receipts whose digest is in `before` are not redone."""
-    found: list[Finding] = []
+def verify(receipts: Receipts, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
+    """Return findings on every file of these experiments; what has its digest in `before` is not redone."""
+    findings: list[Finding] = []
+    # Each step of an experiment reads its record, and a record is large: the last one is kept in memory.
+    load = functools.lru_cache(maxsize=1)(functools.partial(load_record, sources=receipts.sources))
     for experiment in experiments:
-        steps = walk.steps(experiment)
-        if all(before.get(step.receipt) == _digest(step.receipt) for step in steps) and not any(
-            step.stage != "measure" and walk.differences(step) for step in steps
-        ):
-            found.append(Finding(experiment, stages.folder(experiment), "verified before"))
+        steps = receipts.steps(experiment)
+        if _as_before(receipts, steps, before):
+            findings.append(Finding(experiment, steps[0].folder.as_posix(), "verified before"))
         else:
-            found += _experiment(walk, steps)
-    for step in walk.reports_of(experiments):
-        if before.get(step.receipt) == _digest(step.receipt) and not walk.differences(step):
-            found.append(Finding(step.experiment, step.makes[0], "verified before"))
+            findings += _experiment(receipts, steps, load)
+    for step in receipts.reports_of(experiments):
+        if _as_before(receipts, [step], before):
+            findings.append(Finding(step.experiment, step.makes[0], "verified before"))
         else:
-            found += _derived(walk, step)
-    return found
+            findings += _derived(receipts.state(step), load)
+    return findings
 
 
-def verify_checkout(walk: Receipts) -> list[Finding]:
-    """Findings of everything that is recorded here, and of every file that no step makes."""
-    tests = walk.step("tests")
-    reasons = walk.differences(tests)
-    state = f"out of date: {_few(reasons)}; snakemake {tests.receipt} runs them" if reasons else "holds"
-    first = Finding("", tests.receipt, state, fault=bool(reasons))
-    return [first, *verify(walk, list(walk.experiments), {}), *_strays(walk)]
+def _as_before(receipts: Receipts, steps: Sequence[Step], before: Mapping[str, str]) -> bool:
+    same = all(before.get(step.receipt) == receipts.state(step).digest(step.receipt) for step in steps)
+    return same and not any(step.stage != "measure" and receipts.state(step).reasons for step in steps)
 
 
-def _experiment(walk: Receipts, steps: Sequence[Step]) -> Iterator[Finding]:
+def verify_checkout(receipts: Receipts) -> list[Finding]:
+    """Return findings on everything that is recorded here, and on every file that no step makes."""
+    tests = receipts.step("tests")
+    reasons = receipts.state(tests).reasons
+    words = f"out of date: {_few(reasons)}; snakemake {tests.receipt} runs them" if reasons else "holds"
+    first = Finding("", tests.receipt, words, fault=bool(reasons))
+    everywhere = [Path("results"), Path(_PAGES)]
+    return [first, *verify(receipts, list(receipts.experiments), {}), *_strays(receipts, everywhere)]
+
+
+def verify_experiment(receipts: Receipts, experiment: str) -> list[Finding]:
+    """Return findings on one experiment, on strays in its folder, and on where no stray was looked for."""
+    findings = verify(receipts, [experiment], {})
+    its = receipts.experiments.get(experiment)
+    if its is None or its.own_folder:  # a folder of the user's own may hold anything else
+        return findings
+    elsewhere = f"no other folder was looked at for files that no step makes; {_EVERYTHING}"
+    return [*findings, *_strays(receipts, [Path(its.folder)]), Finding("", its.folder, elsewhere)]
+
+
+_EVERYTHING = "inference-lab verify looks everywhere"
+
+
+def _experiment(receipts: Receipts, steps: Sequence[Step], load: run_stage.Load) -> Iterator[Finding]:
     measured, *derived = steps
     experiment, manifest = measured.experiment, Path(measured.receipt)
     if not manifest.exists():
-        yield _unrecorded(walk, steps)
+        yield _unrecorded(receipts, steps)
         return
     try:
-        load_record(manifest)
-        reasons = walk.stale_record(measured)
+        load(manifest)
+        reasons = receipts.stale_record(measured)
     except LabError as error:
         yield Finding(experiment, measured.receipt, str(error), fault=True)
         return
     if not reasons:
         yield Finding(experiment, measured.receipt, "holds")
-    elif walk.manual(experiment):
-        yield Finding(experiment, measured.receipt, walk.kept(reasons))
+    elif receipts.experiments[experiment].manual:
+        yield Finding(experiment, measured.receipt, kept(reasons))
     else:
         words = f"out of date: {_few(reasons)}; snakemake all measures it again"
         yield Finding(experiment, measured.receipt, words, fault=True)
-    if not stages.is_load(experiment):
-        yield _prediction(experiment)
+    if not measured.own_load:
+        recorded = load(manifest).manifest
+        yield Finding(experiment, *_prediction(experiment, recorded))
+        yield Finding(experiment, f"{TESTS_RECEIPT} of {experiment}", _tests(recorded))
     for step in derived:
-        yield from _derived(walk, step)
+        yield from _derived(receipts.state(step), load)
 
 
-def _unrecorded(walk: Receipts, steps: Sequence[Step]) -> Finding:
-    """What to say of an experiment without manifest: a record that was deleted, or none yet."""
-    experiment, manifest = steps[0].experiment, steps[0].receipt
-    at = stages.folder(experiment)
-    if left := [path for path in stages.files_of(steps) if Path(path).exists()]:
+def _unrecorded(receipts: Receipts, steps: Sequence[Step]) -> Finding:
+    """Return what to say of an experiment without manifest: a record that was deleted, or none yet."""
+    experiment, manifest, at = steps[0].experiment, steps[0].receipt, steps[0].folder
+    if left := [path for path in files_of(steps) if Path(path).exists()]:
         words = (
             f"missing, and {left[0]} is here, which follows from nothing without it; restore {at} from git"
         )
@@ -103,51 +141,54 @@ def _unrecorded(walk: Receipts, steps: Sequence[Step]) -> Finding:
             f"deleted: commit {commit} has it; restore it (git checkout {commit} -- {at}), measure it again"
         )
         return Finding(experiment, manifest, f"{words} or take it out of the config", fault=True)
-    if walk.manual(experiment):
+    if receipts.experiments[experiment].manual:
         return Finding(experiment, manifest, "not measured")
     return Finding(experiment, manifest, "not measured; snakemake all measures it", fault=True)
 
 
-def _derived(walk: Receipts, step: Step) -> list[Finding]:
-    if stages.is_load(step.experiment) and not any(Path(path).exists() for path in stages.files_of([step])):
+def _derived(state: State, load: run_stage.Load) -> list[Finding]:
+    step = state.step
+    if step.own_load and not any(Path(path).exists() for path in files_of([step])):
         return [Finding(step.experiment, path, "not drawn") for path in step.makes]
     try:
-        texts = run_stage.texts(step)
-        reasons = walk.differences(step)
+        texts = run_stage.texts(step, load)
+        reasons = state.reasons
     except LabError as error:
         return [Finding(step.experiment, path, str(error), fault=True) for path in step.makes]
-    states = {path: _compare(path, texts[path], step) for path in step.makes}
-    found = [
-        Finding(step.experiment, path, state or "same bytes", fault=bool(state))
-        for path, state in states.items()
+    faults = {path: _compare(path, texts[path], state) for path in step.makes}
+    findings = [
+        Finding(step.experiment, path, fault or "same bytes", fault=bool(fault))
+        for path, fault in faults.items()
     ]
     # The receipts of a load name the folder it was in: one that moved follows from its raw all the same.
-    if reasons and not any(states.values()) and not stages.is_load(step.experiment):
+    if reasons and not any(faults.values()) and not step.own_load:
         words = f"out of date: {_few(reasons)}; {_again(step, step.makes[0])}"
-        found.append(Finding(step.experiment, step.receipt, words, fault=True))
-    return found
+        findings.append(Finding(step.experiment, step.receipt, words, fault=True))
+    return findings
 
 
-def _compare(path: str, text: str, step: Step) -> str:
-    """How a file differs from what was rebuilt, in words; "" when it does not."""
-    if not Path(path).exists():
-        return f"missing; {_again(step, path)}"
-    found, rebuilt = sha256_file(Path(path)), sha256(text.encode()).hexdigest()
-    if found == rebuilt:
+def _compare(path: str, text: str, state: State) -> str:
+    """Return how a file differs from what was rebuilt, in words; "" when it does not."""
+    again = _again(state.step, path)
+    if leads_out(Path(path)):
+        return f"is a link out of this checkout; {again}"
+    if (found := state.digest(path)) is None:
+        return f"missing; {again}"
+    if found == (rebuilt := sha256(text.encode()).hexdigest()):
         return ""
-    try:
-        recorded = receipts.read_receipt(Path(step.receipt))["outputs"].get(path, {}).get("sha256")
-    except RecordError:
-        recorded = None
-    if found != recorded:
-        return f"edited: its receipt says sha256 {recorded}, found {found}; {_again(step, path)}"
-    return f"does not follow from its raw data: found sha256 {found}, rebuilt {rebuilt}; {_again(step, path)}"
+    if found != (recorded := state.files[path]):
+        return f"edited: its receipt says sha256 {recorded}, found {found}; {again}"
+    reasons = state.input_reasons
+    older = reasons and not any(why.startswith("results/") for why in reasons)
+    words = (
+        f"older than what makes it now ({_few(reasons)})" if older else "does not follow from its raw data"
+    )
+    return f"{words}: found sha256 {found}, rebuilt {rebuilt}; {again}"
 
 
 def _again(step: Step, path: str) -> str:
-    if stages.is_load(step.experiment):
-        at = stages.folder(step.experiment)
-        return f"inference-lab summarize {at} && inference-lab figures {at} makes it again"
+    if step.own_load:
+        return f"inference-lab summarize {step.folder} && inference-lab figures {step.folder} makes it again"
     return f"rm -f {path} && snakemake {path} makes it again"
 
 
@@ -156,84 +197,97 @@ def _few(reasons: Sequence[str]) -> str:
     return "; ".join(reasons[:3]) + more
 
 
-def _prediction(experiment: str) -> Finding:
-    """Whether the prediction, as it was measured under, stands in the commit that the run names.
+def _prediction(experiment: str, manifest: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the prediction's file, and whether it is, as it was measured under, in the commit of the run.
 
     A commit's name depends on all it holds, so it was there before the run. Dates are no evidence.
     """
-    manifest = read_json(Path(stages.folder(experiment), "manifest.json"))
     recorded = manifest["prediction"]
     if recorded is None:
-        return Finding(experiment, stages.prediction_file(experiment), "not checked: recorded without one")
+        return prediction_file(experiment), "not checked: recorded without one"
     file: str = recorded["file"]
     git = manifest.get("git")
     if git is None:
-        why = manifest.get("git_reason", "it does not say why")
-        return Finding(experiment, file, f"not checked: the run names no commit ({why})")
+        why = manifest.get("git_reason", "no reason recorded")
+        return file, f"not checked: the run names no commit ({why})"
     try:
-        stood = history.file_in(git["commit"], file)
+        committed = history.file_in(git["commit"], file)
     except history.NoHistory as error:
-        return Finding(experiment, file, f"not checked: {error}")
-    if sha256(stood).hexdigest() != recorded["sha256"]:
+        return file, f"not checked: {error}"
+    if sha256(committed).hexdigest() != recorded["sha256"]:
         short = git["commit"][:12]
-        return Finding(
-            experiment, file, f"not checked: commit {short}, which the run names, holds it in other words"
-        )
-    return Finding(experiment, file, "holds: the prediction stands in the commit that the run names")
+        return file, f"not checked: commit {short}, which the run names, has it in other words"
+    return file, "holds: the commit that the run names has this prediction"
 
 
-def _strays(walk: Receipts) -> Iterator[Finding]:
-    """Every file below results/ and every article that no step of the config makes."""
-    steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
-    steps += walk.reports_of(walk.experiments)
-    made, homes = (
-        {stages.TESTS_RECEIPT, *stages.files_of(steps)},
-        {stages.folder(s.experiment) for s in steps},
-    )
+def _tests(manifest: Mapping[str, Any]) -> str:
+    """Return whether history has the tests' receipt that was current when this was measured."""
+    digest = manifest.get("tests")
+    if digest is None:
+        return "not checked: the record names no receipt of theirs"
+    if digest == "not current":
+        return "not checked: the tests were not current when this was measured"
+    try:
+        known = history.digests_of(TESTS_RECEIPT)
+    except history.NoHistory as error:
+        return f"not checked: {error}"
+    if digest in known:
+        return "holds: a commit has the receipt of the tests that the run names"
+    return f"not checked: no commit here has the receipt that the run names (sha256 {digest[:12]})"
+
+
+def _strays(receipts: Receipts, folders: Sequence[Path]) -> Iterator[Finding]:
+    """Yield every file below these folders that no step of the config makes."""
+    steps = [*receipts.steps(), *receipts.reports_of(receipts.experiments)]
+    made, homes = {TESTS_RECEIPT, *files_of(steps)}, {step.folder for step in steps}
     for step in steps:
         if step.stage == "measure":
-            made |= {f"{stages.folder(step.experiment)}/{name}" for name in _outputs(step.receipt)}
-    strangers: set[str] = set()
-    for path in (*sorted(Path("results").rglob("*")), *sorted(Path("docs/experiments").glob("*.md"))):
-        name, home = path.as_posix(), "/".join(path.parts[:2])
-        committed = not _NOT_COMMITTED & set(path.parts) and path.suffix != ".partial"
-        if path.is_dir() or name in made or not committed or home in strangers:
+            made |= receipts.state(step).files.keys()
+    written = {path for path in files_of(steps) if path.startswith(_PAGES)}
+    made |= {f"{path.removesuffix('.md')}{_TEMPLATE}" for path in written}
+    for path in (path for folder in folders for path in _files_below(folder, homes)):
+        name = printable(path.as_posix()).replace("\n", "\\n").replace("\t", "\\t")
+        if path.as_posix() in made:
             continue
-        if len(path.parts) > 2 and path.parts[0] == "results" and home not in homes:
-            strangers.add(home)
+        if path.is_symlink():
+            words = "stray: a link, and no step makes one; copy what it leads to, or remove it"
+        elif path.is_dir():
+            name += "/"
             words = "stray: no experiment of the config has this folder; move it elsewhere or remove it"
-            yield Finding("", f"{home}/", words, fault=True)
         else:
-            yield Finding("", name, "stray: no step makes it; move it elsewhere or remove it", fault=True)
+            words = "stray: no step makes it; move it elsewhere or remove it"
+        yield Finding("", name, words, fault=True)
 
 
-def _outputs(manifest: str) -> Iterable[str]:
-    try:
-        return receipts.read_receipt(Path(manifest))["outputs"]
-    except RecordError:  # missing or edited, and named for it
-        return ()
+def _files_below(folder: Path, homes: Iterable[Path]) -> Iterator[Path]:
+    """Yield files and links below a folder, sorted; a folder of results/ that is no experiment's as one."""
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name in _NOT_COMMITTED or path.suffix == ".partial":
+            continue
+        if not path.is_dir() or path.is_symlink() or (path.parts[:-1] == ("results",) and path not in homes):
+            yield path
+        else:
+            yield from _files_below(path, homes)
 
 
-def _digest(path: str) -> str | None:
-    return sha256_file(Path(path)) if Path(path).is_file() else None
-
-
-def verify_stage(walk: Receipts, receipt: Path) -> str:
-    """The table of findings, once everything recorded was rebuilt the same; then the receipt is written.
+def verify_stage(receipts: Receipts, receipt: Path) -> str:
+    """Return the table of findings once everything was rebuilt the same and the receipt is written.
 
     Only what changed since the last verification here is rebuilt. Raises RecordError at a fault.
     """
-    step = walk.verify_step()
-    read, pins = step.inputs(walk.sources), step.pins(walk.sources)
-    text = checked(verify(walk, walk.verified(), _before(receipt, read, pins)))
-    write_json(receipt, receipts.seal(receipts.receipt_of(step, read, pins)))
+    step = receipts.verify_step()
+    read, pins = step.inputs(receipts.sources), step.pins(receipts.sources)
+    text = checked(verify(receipts, receipts.verified(), _before(receipt, read, pins)))
+    write_json(receipt, seal(receipt_of(step, read, pins)))
     return text
 
 
 def _before(receipt: Path, read: Mapping[str, str], pins: Mapping[str, str]) -> Mapping[str, str]:
-    """What the receipt says was read, if it was by these sources and pins and in this checkout."""
+    """Return what the receipt names as read, if it was by these sources and pins and in this checkout."""
     try:
-        written = receipts.read_receipt(receipt)
+        written = read_receipt(receipt)
     except RecordError:  # never verified here, or torn: everything is rebuilt
         return {}
 
@@ -244,13 +298,13 @@ def _before(receipt: Path, read: Mapping[str, str], pins: Mapping[str, str]) -> 
 
 
 def checked(findings: Sequence[Finding]) -> str:
-    """The findings as a table. Raises RecordError that names every fault when there is one."""
+    """Return the findings as a table. Raises RecordError that names every fault when there is one."""
     if faults := [finding for finding in findings if finding.fault]:
         raise RecordError(f"{len(faults)} of {len(findings)} findings are faults\n{as_table(faults)}")
     return as_table(findings)
 
 
 def as_table(findings: Sequence[Finding]) -> str:
-    """The findings as lines of two columns: file, state."""
+    """Return the findings as lines of two columns: file, state."""
     width = max((len(finding.file) for finding in findings), default=0)
     return "\n".join(f"{finding.file:<{width}}  {finding.state}" for finding in findings)

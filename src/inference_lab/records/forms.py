@@ -26,27 +26,64 @@ def _moment(text: str) -> str:
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Moment = Annotated[str, AfterValidator(_moment)]
 JSON = dict[str, Any]
+Span = dict[str, float]  # median and max over the looks at the machine
 _CLOSED = ConfigDict(strict=True, extra="forbid")
 
 
-@with_config(ConfigDict(strict=True, extra="allow"))
+@with_config(_CLOSED)
 class MadeFile(TypedDict):
     """A file that a step made."""
 
     sha256: Sha256
 
 
-@with_config(ConfigDict(strict=True, extra="allow"))
+@with_config(_CLOSED)
+class Environment(TypedDict, total=False):
+    """The machine, and what else it did meanwhile. Not every kind of record looks at everything."""
+
+    python: str
+    implementation: str
+    system: str
+    machine: str
+    cpu_model: str
+    cores: int | None
+    affinity: list[int] | None
+    kernel: str
+    governor: str | None
+    packages: dict[str, str | None]
+    package_digests: dict[str, Sha256] | None
+    thread_variables: dict[str, str | list[str]]  # a list where processes differ
+    blas: dict[str, str | int | list[str] | list[int] | None]
+    load_before: list[float] | None
+    load_after: list[float] | None
+    mhz: Span | None
+    others_used_cores: Span | None
+    pressure_percent: Span | None
+    steal_cores: Span | None
+    unknown_looks: int
+    waited_for_quiet_s: float
+    watched_s: float
+    neighbour_core: int
+    # of records before 2026-12-03, without units
+    others_cpu: Span | None
+    pressure: Span | None
+    steal: Span | None
+
+
+@with_config(_CLOSED)
 class Receipt(TypedDict):
     """The receipt of a step: what was read and what was made."""
 
     schema: int
+    digest: Sha256
     stage: str
+    experiment: NotRequired[str | None]
+    command: NotRequired[list[str]]
     inputs: dict[str, Sha256]
     pins: dict[str, str]
     outputs: dict[str, MadeFile]
     tests: NotRequired[dict[str, str]]  # of the unit tests alone
-    environment: NotRequired[JSON]  # of the unit tests alone
+    environment: NotRequired[Environment]  # of the unit tests alone
 
 
 @with_config(_CLOSED)
@@ -65,7 +102,7 @@ class PredictionFile(TypedDict):
     sha256: Sha256
 
 
-@with_config(ConfigDict(strict=True, extra="allow"))
+@with_config(_CLOSED)
 class Commit(TypedDict):
     """The commit of the checkout, and whether files differed from it."""
 
@@ -73,7 +110,7 @@ class Commit(TypedDict):
     dirty: bool
 
 
-@with_config(ConfigDict(strict=True, extra="allow"))
+@with_config(_CLOSED)
 class Validity(TypedDict):
     """Whether a measurement may be believed, and why not."""
 
@@ -96,7 +133,7 @@ class Manifest(TypedDict):
     pins: dict[str, str]
     prediction: PredictionFile | None
     outputs: dict[Annotated[str, matching("[^/]+[.](csv|jsonl)")], RawFile]
-    environment: JSON
+    environment: Environment
     git: NotRequired[Commit | None]
     git_reason: NotRequired[str | None]  # why no commit is named
     tests: NotRequired[str | None]
@@ -112,7 +149,7 @@ class Manifest(TypedDict):
     neighbours: NotRequired[Any]  # by path, or a list
     peer: NotRequired[JSON]  # the environment that the peer of a comparison is from
     processes: NotRequired[list[JSON]]
-    runs: NotRequired[list[JSON]]
+    runs: NotRequired[list[Environment]]
     servers: NotRequired[list[JSON]]
     sessions: NotRequired[list[JSON]]
 

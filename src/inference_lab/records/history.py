@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,41 @@ def file_in(commit: str, path: str) -> bytes:
         raise NoHistory(
             f"commit {short}, which the run names, is not in this repository (squashed, rebased or imported)"
         ) from None
-    if not (entry := _git("ls-tree", commit, "--", path).split()):
+    if (data := blob(commit, path)) is None:
         raise NoHistory(f"commit {short}, which the run names, does not hold it")
-    return _git("cat-file", "blob", entry[2].decode())
+    return data
+
+
+def commit_of(name: str) -> str:
+    """Return the commit that a branch, tag or revision names. Raises NoHistory when there is none."""
+    _check_top()
+    try:
+        found = _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    except NoHistory:
+        raise NoHistory(f"git knows no commit {name!r} here") from None
+    return found.decode().strip()
+
+
+def blob(commit: str, path: str) -> bytes | None:
+    """Return the bytes of a file in a commit, None when that commit does not have it."""
+    entry = _git("ls-tree", commit, "--", path).split()
+    return _git("cat-file", "blob", entry[2].decode()) if entry and entry[1] == b"blob" else None
+
+
+def digests_of(path: str) -> frozenset[str]:
+    """Return the sha256 of a file in each commit of this history that changed it. Raises NoHistory."""
+    _check_top()
+    commits = _git("log", "--format=%H", "--diff-filter=AM", "--", path).decode().split()
+    if not commits:
+        raise NoHistory(f"no commit here has {path}")
+    batch = _git("cat-file", "--batch", given="".join(f"{commit}:{path}\n" for commit in commits).encode())
+    digests: set[str] = set()
+    while batch:
+        head, _, batch = batch.partition(b"\n")
+        size = int(head.split()[-1])
+        digests.add(sha256(batch[:size]).hexdigest())
+        batch = batch[size + 1 :]
+    return frozenset(digests)
 
 
 def last_with(path: str) -> str | None:
@@ -73,12 +106,12 @@ def _check_top() -> None:
         raise NoHistory("this folder lies inside another git repository and is not its top")
 
 
-def _git(*words: str) -> bytes:
+def _git(*words: str, given: bytes = b"") -> bytes:
     """What git prints. Raises NoHistory with the reason when it refuses or is not there."""
     environment = {name: value for name, value in os.environ.items() if name not in _SET_BY_HOOKS}
     environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1"}
     try:
-        done = subprocess.run(["git", *words], env=environment, capture_output=True, check=False)
+        done = subprocess.run(["git", *words], env=environment, input=given, capture_output=True, check=False)
     except FileNotFoundError:
         raise NoHistory("git is not installed") from None
     except OSError as error:

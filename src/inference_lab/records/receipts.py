@@ -1,4 +1,4 @@
-"""The chain of recorded results: whether the receipt of each of its steps still holds.
+"""Receipts: whether what each step recorded is current.
 
     sources + pins + section -> tests -> measure -> summary -> figure, analysis -> report
 
@@ -7,9 +7,11 @@ statistics and no Snakemake. Every path is relative to the checkout, which is th
 """
 
 import json
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,12 @@ from inference_lab.records.digests import PINS_FILE, SOURCE_ROOT, Sources
 from inference_lab.records.files import Conflicted, canonical, read_json, sha256_file, sha256_value
 from inference_lab.records.installed import ran_elsewhere
 from inference_lab.records.stages import (
+    STAGES,
     TESTS_RECEIPT,
     VERIFIED_RECEIPT,
+    Experiment,
     Step,
-    analysis_step,
-    figure_step,
-    has_module,
-    is_load,
-    measure_step,
-    part_of,
-    report_step,
-    summary_step,
+    step,
     tests_step,
 )
 
@@ -38,13 +35,13 @@ SCHEMA = 1
 
 
 def seal(receipt: Mapping[str, Any]) -> dict[str, Any]:
-    """The receipt with a digest of its own content, by which an edited one is found out."""
+    """Return the receipt with a digest of its own content, which shows that one was edited."""
     body = {key: value for key, value in receipt.items() if key != "digest"}
     return {**body, "digest": sha256_value(body)}
 
 
 def receipt_of(step: Step, inputs: Mapping[str, str], pins: Mapping[str, str]) -> dict[str, Any]:
-    """The receipt of a step whose files are all in place, unsealed; `inputs` as they were when it began."""
+    """Return the unsealed receipt of a step whose files are in place; `inputs` as they were at its start."""
     return {
         "schema": SCHEMA,
         "stage": step.stage,
@@ -57,19 +54,19 @@ def receipt_of(step: Step, inputs: Mapping[str, str], pins: Mapping[str, str]) -
 
 
 def read_receipt(path: Path) -> dict[str, Any]:
-    """A receipt whose seal holds. Raises RecordError when it is missing, torn or was edited."""
+    """Read a receipt whose seal holds. Raises RecordError when it is missing, torn or was edited."""
     receipt = read_json(path)
     expected = receipt.get("digest")
     try:
-        found = seal(receipt)["digest"]
+        digest = seal(receipt)["digest"]
     except ValueError as error:  # NaN or a lone surrogate, which no canonical JSON has
-        found = f"none ({error})"
-    if found != expected:
+        digest = f"none ({error})"
+    if digest != expected:
         raise RecordError(
-            f"{path}: its content was edited: it says sha256 {expected}, found {found}; {ways_out(path)}"
+            f"{path}: its content was edited: it has sha256 {expected}, found {digest}; {ways_out(path)}"
         )
     if receipt.get("schema") == SCHEMA:
-        from inference_lab.records.forms import check_receipt  # imports pydantic, for who reads records
+        from inference_lab.records.forms import check_receipt  # pydantic, which no measuring process loads
 
         try:
             check_receipt(path, receipt)
@@ -79,31 +76,163 @@ def read_receipt(path: Path) -> dict[str, Any]:
 
 
 def ways_out(path: Path) -> str:
-    """How to get on when a recorded file does not match its manifest."""
+    """Return how to get on when a recorded file does not match its manifest."""
     at = shlex.quote(path.parent.as_posix())
     again = f" (snakemake -R {at}/manifest.json -- all)" if path.match("results/*/manifest.json") else ""
-    return f"restore it (git stash push -- {at} keeps what stands there now) or measure again{again}"
+    return f"restore it (git stash push -- {at} keeps what is there now) or measure again{again}"
+
+
+def leads_out(path: Path) -> bool:
+    """Return whether a file is reached through a link that leaves this checkout.
+
+    A path outside of the checkout, such as a load's, is held to its own folder.
+    """
+    real, lexical = os.path.realpath(path), os.path.normpath(path.absolute())
+    here = os.path.realpath(".")
+    inside = lexical.startswith(f"{os.path.abspath('.')}/")  # noqa: PTH100  (many paths in each plan)
+    home = here if inside else os.path.realpath(path.parent)
+    return not real.startswith(f"{home}/")
 
 
 def check_outputs(manifest_path: Path, manifest: Mapping[str, Any], sources: Sources) -> None:
-    """Raises RecordError when a file a manifest names is missing beside it or has another digest."""
+    """Raise RecordError when a file of a record is missing, a link out of the checkout, or another one."""
+    for file in (manifest_path, *map(manifest_path.with_name, manifest["outputs"])):
+        if leads_out(file):
+            raise RecordError(
+                f"{file}: is reached by a link to {os.path.realpath(file)}, outside of this checkout;"
+                " a record consists of files here: copy them in place of the link"
+            )
     for name, made in manifest["outputs"].items():
         file = manifest_path.parent / name
         if not file.is_file():
             raise RecordError(f"{file}: missing, and {manifest_path} names it; {ways_out(manifest_path)}")
-        if (found := sources.file(file.as_posix())) != made["sha256"]:
+        if (digest := sources.file(file.as_posix())) != made["sha256"]:
             raise RecordError(
-                f"{file}: differs from {manifest_path}: expected sha256 {made['sha256']}, found {found};"
+                f"{file}: differs from {manifest_path}: expected sha256 {made['sha256']}, found {digest};"
                 f" {ways_out(manifest_path)}"
             )
 
 
 def tests_ran_elsewhere() -> bool:
-    """Whether the tests' receipt is whole and from another platform or other versions than are here."""
+    """Return whether the tests' receipt is whole and from another platform or other versions."""
     try:
         return ran_elsewhere(read_receipt(Path(TESTS_RECEIPT)))
     except RecordError:  # none, or torn by a merge: the tests run anyway
         return False
+
+
+def changes(step: Step, receipt: Mapping[str, Any], sources: Sources) -> list[str]:
+    """Return what a step reads now that its receipt did not read, in words; [] when all is the same."""
+    if receipt.get("schema") != SCHEMA:
+        return [f"records have form {SCHEMA} now, this one {receipt.get('schema')}"]
+    was, now = receipt["inputs"], step.inputs(sources)
+    part = STAGES[step.stage].part if step.stage in STAGES else ""
+    words = {"section": f"its {part}: part", "checkout": "the checkout or its Python"}
+    reasons = [f"{words.get(k, k)} changed{_mark(k)}" for k in now if k in was and was[k] != now[k]]
+    reasons += [f"{k} was not recorded" if k in step.reads else f"{k} is new" for k in now if k not in was]
+    reasons += [f"{k} is gone" for k in was if k not in now]
+    pinned_then, pinned_now = receipt["pins"], step.pins(sources)
+    for name in sorted(pinned_then | pinned_now):
+        then, today = pinned_then.get(name, "none"), pinned_now.get(name, "none")
+        if then != today:
+            reasons.append(f"{name} {then} -> {today}")
+    return reasons
+
+
+def _mark(path: str) -> str:
+    """Return a note on a file that a spreadsheet or an editor marked: the change is not to be seen."""
+    if not path.startswith("predictions/"):
+        return ""
+    with Path(path).open("rb") as file:
+        marked = file.read(3) == b"\xef\xbb\xbf"
+    return " (it begins with a byte-order mark, U+FEFF: save it as UTF-8 without one)" if marked else ""
+
+
+class State:
+    """Whether what a step made is current, by its receipt and the files it names.
+
+    `error` is set when a record is not whole: no reason is given then.
+    """
+
+    def __init__(self, step: Step, sources: Sources) -> None:
+        self.step, self._sources = step, sources
+        self.receipt: dict[str, Any] | None = None
+        self.error: RecordError | None = None
+        self._unreadable = ""  # why there is no receipt
+        path = Path(step.receipt)
+        try:
+            if path.exists():
+                self.receipt = read_receipt(path)
+            else:
+                self._unreadable = "no record yet" if step.stage == "measure" else "not made yet"
+            if step.stage == "measure" and self.receipt is not None:
+                check_outputs(path, self.receipt, sources)
+                self._check_origin(self.receipt)
+        except RecordError as error:
+            conflicted = isinstance(error, Conflicted)
+            what = "holds git's conflict markers" if conflicted else "was edited"
+            self.receipt, self._unreadable = None, f"{path} {what}"
+            if step.stage == "measure":
+                self.error = error
+
+    def _check_origin(self, receipt: Mapping[str, Any]) -> None:
+        if self.not_its_own:
+            raise RecordError(
+                f"{self.step.receipt}: {self.not_its_own[0]}; {ways_out(Path(self.step.receipt))}"
+            )
+
+    @cached_property
+    def not_its_own(self) -> list[str]:
+        """What a receipt says of the step that wrote it, where that is another step than this one."""
+        if self.receipt is None or self.step.own_load:  # a load records the words it was given
+            return []
+        expected = {
+            "stage": self.step.stage,
+            "experiment": self.step.experiment or None,
+            "command": list(self.step.command),
+        }
+        return [
+            f"its {key} is {self.receipt.get(key)!r}, the step's is {value!r}"
+            for key, value in expected.items()
+            if self.receipt.get(key) != value
+        ]
+
+    @cached_property
+    def files(self) -> dict[str, str | None]:
+        """`{path: recorded sha256}` of each file that the step made, None where its receipt lacks it."""
+        outputs = self.receipt["outputs"] if self.receipt else {}
+        if self.step.stage == "measure":
+            return {(self.step.folder / name).as_posix(): made["sha256"] for name, made in outputs.items()}
+        return {path: outputs.get(path, {}).get("sha256") for path in self.step.makes}
+
+    def digest(self, path: str) -> str | None:
+        """Return the sha256 of a file as it is now, None when it is missing."""
+        return self._sources.file(path) if Path(path).is_file() else None
+
+    @cached_property
+    def reasons(self) -> list[str]:
+        """Why the step is out of date, in words; [] when it is current."""
+        if self.receipt is None:
+            return [self._unreadable]
+        return [*self.input_reasons, *self._output_reasons()]
+
+    @cached_property
+    def input_reasons(self) -> list[str]:
+        """What the step reads now that it did not read when it was recorded."""
+        return [] if self.receipt is None else changes(self.step, self.receipt, self._sources)
+
+    def _output_reasons(self) -> list[str]:
+        reasons = list(self.not_its_own)
+        if self.step.stage == "measure":  # checked when the receipt was read
+            return reasons
+        for path, recorded in self.files.items():
+            if leads_out(Path(path)):
+                reasons.append(f"{path} is a link out of this checkout")
+            elif (digest := self.digest(path)) is None:
+                reasons.append(f"{path} is missing")
+            elif digest != recorded:
+                reasons.append(f"{path} was edited by hand")
+        return reasons
 
 
 @dataclass(frozen=True)
@@ -114,91 +243,97 @@ class Asked:
     everything: bool = False
 
     def forces(self, step: Step, rule: str) -> bool:
-        """Whether `step`, made by `rule`, is asked for by name, by a file it makes, or as part of all."""
+        """Return whether `step`, made by `rule`, is asked for by name, by a file of it, or as part of all."""
         return self.everything or not self.names.isdisjoint({rule, step.receipt, *step.makes})
 
 
 class Receipts:
-    """One walk over the receipts of a checkout: every step, and why it would run."""
+    """The receipts of a checkout: every step of its config, and why it would run."""
 
     def __init__(self, config: Mapping[str, Any], asked: Asked | None = None) -> None:
-        # Each section as its command gets it, by its canonical JSON: the order of keys decides nothing.
-        self.experiments: dict[str, dict[str, Any]] = {
-            name: json.loads(canonical(section)) for name, section in config["experiments"].items()
-        }
+        self.experiments: dict[str, Experiment] = {}
+        for name, section in config["experiments"].items():
+            # Each section as its command gets it, by its canonical JSON: the order of keys decides nothing.
+            its = json.loads(canonical(section))
+            manual = its.get("refresh") == "manual"
+            self.experiments[name] = Experiment(
+                name, its["measure"], its["judge"], manual, its.get("own_folder")
+            )
         self.asked = asked or Asked()
         self.sources = Sources()
+        self._states: dict[str, State] = {}
         self._why: dict[str, list[str]] = {}
 
     def step(self, stage: str, experiment: str = "", figure: str = "") -> Step:
-        """The step of a stage. Raises ConfigError for an experiment or figure the config does not name."""
+        """Return the step of a stage. Raises ConfigError for what the config does not name."""
         if stage == "tests":
             return tests_step()
         if stage == "verify":
             return self.verify_step()
         if stage == "report" and (members := self.reports().get(experiment)):
             ready = [name for name in members if not self.waits_to_be_asked(name)]
-            figures = {name: list(self.experiments[name]["judge"]["figures"]) for name in ready}
-            about = [{"experiment": name, "figures": figures[name]} for name in ready]
-            return report_step(experiment, about, [name for name in members if name not in ready])
+            about = [
+                {"experiment": name, "figures": list(self.experiments[name].judge["figures"])}
+                for name in ready
+            ]
+            unmeasured = [name for name in members if name not in ready]
+            return step(stage, experiment, {"experiments": about, "unmeasured": unmeasured})
         if experiment not in self.experiments:
             known = ", ".join(self.experiments)
             raise ConfigError(f"no experiment {experiment!r} in the config; it has {known}")
-        section = self.experiments[experiment]
-        if stage == "figure":
-            return figure_step(experiment, section["judge"], figure)
-        make = {
-            "measure": measure_step,
-            "summary": summary_step,
-            "analysis": analysis_step,
-        }[stage]
-        return make(experiment, section[part_of(stage)])
+        return self.experiments[experiment].step(stage, figure)
 
-    def steps(self, experiment: str) -> list[Step]:
-        """Every step of an experiment, in the order of the data."""
-        first = [self.step("measure", experiment), self.step("summary", experiment)]
-        judge = self.experiments[experiment]["judge"]
-        figures = [self.step("figure", experiment, figure) for figure in judge.get("figures", {})]
-        if is_load(experiment):  # nothing was predicted
-            return [*first, *figures]
-        return [*first, *figures, self.step("analysis", experiment)]
+    def steps(self, *experiments: str) -> list[Step]:
+        """Return every step of the named experiments, of all when none is named, in the order of the data."""
+        names = experiments or tuple(self.experiments)
+        return [step for name in names for step in self.experiments[name].steps()]
 
     def reports(self) -> dict[str, list[str]]:
-        """The experiments that each report is about, sorted, by its name: `judge.report` of each of them."""
-        found: dict[str, list[str]] = {}
-        for experiment, its in sorted(self.experiments.items()):
-            if name := its["judge"].get("report"):
-                found.setdefault(name, []).append(experiment)
-        return found
+        """Return the experiments that each report is about, sorted, by its name."""
+        members: dict[str, list[str]] = {}
+        for name, experiment in sorted(self.experiments.items()):
+            if report := experiment.judge.get("report"):
+                members.setdefault(report, []).append(name)
+        return members
 
     def reports_of(self, experiments: Iterable[str]) -> list[Step]:
-        """The step of each report about one of these experiments that is measured or asked for."""
+        """Return the step of each report about one of these experiments that is measured or asked for."""
         ready = {name for name in experiments if not self.waits_to_be_asked(name)}
         return [self.step("report", name) for name, about in self.reports().items() if ready & set(about)]
 
     def verify_step(self) -> Step:
-        """The step that rebuilds what is recorded and compares; it reads the receipts of every record."""
-        steps = [step for experiment in self.verified() for step in self.steps(experiment)]
-        steps += self.reports_of(self.verified())
-        reads = tuple(step.receipt for step in steps)
-        return Step("verify", "", ("verify",), VERIFIED_RECEIPT, makes=(), reads=reads)
+        """Return the step that rebuilds what is recorded; it reads the receipts of every record."""
+        steps = [*self.steps(*self.verified()), *self.reports_of(self.verified())] if self.verified() else []
+        return Step("verify", "", ("verify",), VERIFIED_RECEIPT, reads=tuple(step.receipt for step in steps))
 
     def verified(self) -> list[str]:
-        """The experiments `verify_step` is about: automatic ones, and manual ones that have every receipt."""
+        """Return the automatic experiments, and the manual ones that have every receipt."""
+        return [
+            name
+            for name, its in self.experiments.items()
+            if not its.manual or all(Path(step.receipt).exists() for step in its.steps())
+        ]
 
-        def complete(experiment: str) -> bool:
-            return all(Path(step.receipt).exists() for step in self.steps(experiment))
+    @cached_property
+    def _makers(self) -> dict[str, Step]:
+        """By path, the step that makes a file or whose receipt it is."""
+        steps = [*self.steps(), *self.reports_of(self.experiments)]
+        return {path: step for step in steps for path in (*step.makes, step.receipt)}
 
-        return [name for name in self.experiments if not self.manual(name) or complete(name)]
+    def maker(self, path: str) -> Step | None:
+        """Return the step of this config that makes a file or whose receipt it is."""
+        return self._makers.get(path)
 
-    def manual(self, experiment: str) -> bool:
-        """Whether the experiment measures only when asked for by name."""
-        return self.experiments[experiment].get("refresh") == "manual"
+    def state(self, step: Step) -> State:
+        """Return whether what a step made is current, read once."""
+        if step.receipt not in self._states:
+            self._states[step.receipt] = State(step, self.sources)
+        return self._states[step.receipt]
 
     def why(self, step: Step) -> list[str]:
-        """Why a step has to run, in words; [] when its result is current.
+        """Return why a step has to run, in words; [] when its result is current.
 
-        Raises RecordError when what is recorded does not match its manifest, ConfigError when a file the
+        Raises RecordError when what is recorded does not match its manifest, ConfigError when a file that the
         step needs is missing and no other step makes it.
         """
         if step.receipt not in self._why:
@@ -208,37 +343,48 @@ class Receipts:
     def _reasons(self, step: Step) -> list[str]:
         if step.stage == "measure":
             return self._why_measure(step)
-        for path in step.reads:  # what no step makes must be there before anything is measured for it
-            if path.startswith(("predictions/", "docs/")) and not Path(path).is_file():
-                raise ConfigError(f"{path}: no such file, and {step.name} reads it; write it or restore it")
+        makers = {path: self.maker(path) for path in step.reads}
+        self._check_there(step, [path for path, maker in makers.items() if maker is None])
         if self.asked.forces(step, step.stage):
             return ["asked for"]
-        for other in self._before(step):
-            if why := self.why(other):
-                return [f"{other.name}: {', '.join(why)}"]
-        for path in step.reads:
+        for maker in filter(None, makers.values()):
+            if why := self.why(maker):
+                return [f"{maker.name}: {', '.join(why)}"]
+        self._check_there(step, step.reads)
+        return self.state(step).reasons
+
+    @staticmethod
+    def _check_there(step: Step, paths: Iterable[str]) -> None:
+        for path in paths:
             if not Path(path).is_file():
                 raise ConfigError(f"{path}: no such file, and {step.name} reads it; write it or restore it")
-        return self.differences(step)
 
-    def _before(self, step: Step) -> Iterable[Step]:
-        if step.stage == "verify":
-            made = set(step.reads)
-            every = [other for experiment in self.experiments for other in self.steps(experiment)]
-            every += self.reports_of(self.experiments)
-            return [other for other in every if other.receipt in made]
-        if step.stage == "report":
-            return [self.step("analysis", about["experiment"]) for about in step.section["experiments"]]
-        earlier = {"summary": "measure", "figure": "summary", "analysis": "summary"}
-        before = [self.step(earlier[step.stage], step.experiment)] if step.stage in earlier else []
-        if step.stage == "summary" and "calibration" in step.section:
-            before.append(self.step("summary", step.section["calibration"]))
-        return before
+    def _why_measure(self, step: Step) -> list[str]:
+        if not self.experiments[step.experiment].manual:
+            return ["asked for"] if self.asked.forces(step, "measure") else self.stale_record(step)
+        if self._asked_by_hand(step):
+            return ["asked for"]
+        if words := self.waits_to_be_asked(step.experiment):
+            raise ConfigError(words)
+        if error := self.state(step).error:
+            raise error
+        return []
+
+    def stale_record(self, step: Step) -> list[str]:
+        """Return why a record is not of this checkout, or []. Raises RecordError when it is not whole."""
+        state = self.state(step)
+        if state.error:
+            raise state.error
+        return state.reasons
 
     def waits_to_be_asked(self, experiment: str) -> str:
-        """What to tell about a manual experiment that nobody measured or asks for now; "" for any other."""
+        """Return a note on a manual experiment that nobody measured or asks for now; "" for any other."""
         step = self.step("measure", experiment)
-        if not self.manual(experiment) or self._asked_by_hand(step) or Path(step.receipt).exists():
+        if (
+            not self.experiments[experiment].manual
+            or self._asked_by_hand(step)
+            or Path(step.receipt).exists()
+        ):
             return ""
         return (
             f"{experiment} is measured by hand and has no record yet;"
@@ -248,92 +394,18 @@ class Receipts:
     def _asked_by_hand(self, step: Step) -> bool:
         return Asked(self.asked.names).forces(step, "measure_manual")
 
-    def _why_measure(self, step: Step) -> list[str]:
-        manifest = Path(step.receipt)
-        if self.manual(step.experiment):
-            if self._asked_by_hand(step):
-                return ["asked for"]
-            if words := self.waits_to_be_asked(step.experiment):
-                raise ConfigError(words)
-            check_outputs(manifest, read_receipt(manifest), self.sources)
-            return []
-        if self.asked.forces(step, "measure"):
-            return ["asked for"]
-        return self.stale_record(step)
-
-    def stale_record(self, step: Step) -> list[str]:
-        """Why a record is not of this checkout; [] when it is. Raises RecordError when it is not whole."""
-        manifest = Path(step.receipt)
-        if not manifest.exists():
-            return ["no record yet"]
-        receipt = read_receipt(manifest)
-        check_outputs(manifest, receipt, self.sources)
-        return [] if self.read_only(step.experiment) else self.changed(step, receipt)
-
-    def kept(self, reasons: Sequence[str]) -> str:
-        """What to say of a manual record that is not of this checkout: it is kept, and nothing is wrong."""
-        sources = [why for why in reasons if why.startswith(f"{SOURCE_ROOT}/")]
-        unknown = [why for why in reasons if why.endswith("was not recorded")]
-        files = "1 file differs" if len(sources) == 1 else f"{len(sources)} files differ"
-        told = [f"measured by an earlier source ({files})"] if sources else []
-        told += [f"{len(unknown)} files that decide are not in its manifest"] if unknown else []
-        return f"kept: {'; '.join([*told, *(why for why in reasons if why not in (*sources, *unknown))])}"
-
-    def read_only(self, experiment: str) -> bool:
-        """Whether an experiment's record stands here and the module that measures it does not.
-
-        Such a checkout can derive everything from the record and measure nothing.
-        """
-        if about := self.reports().get(experiment):
-            return any(map(self.read_only, about))
-        step = self.step("measure", experiment)
-        return Path(step.receipt).exists() and not all(map(has_module, step.modules))
-
     def links(self, step: Step, *needs: str) -> list[str]:
-        """Every file the step's job is linked to: its sources and pins, what it reads, what it needs."""
-        if step.stage == "measure" and self.read_only(step.experiment):
-            return []
-        # Verification depends on every source: a list of them in each plan would tell nobody anything.
+        """Return every file the step's job is linked to: sources, pins, what it reads and needs."""
+        # Verification depends on every source: a list of them in each plan helps nobody.
         sources = () if step.stage == "verify" else step.sources(self.sources)
         return [*sources, *step.reads, *needs, PINS_FILE]
 
-    def differences(self, step: Step) -> list[str]:
-        """What a derived step's receipt no longer agrees with, in words; [] when it holds."""
-        path = Path(step.receipt)
-        if not path.exists():
-            return ["not made yet"]
-        try:
-            receipt = read_receipt(path)
-        except Conflicted:
-            return [f"{path.as_posix()} holds git's conflict markers"]
-        except RecordError:
-            return [f"{path.as_posix()} was edited"]
-        return [*self.changed(step, receipt), *self._remake(step, receipt)]
 
-    def changed(self, step: Step, receipt: Mapping[str, Any]) -> list[str]:
-        """What a step reads now that its receipt did not read, in words; [] when all is the same."""
-        if receipt.get("schema") != SCHEMA:
-            return [f"records have form {SCHEMA} now, this one {receipt.get('schema')}"]
-        was, now = receipt["inputs"], step.inputs(self.sources)
-        words = {"section": f"its {part_of(step.stage)}: part", "checkout": "the checkout or its Python"}
-        reasons = [f"{words.get(k, k)} changed" for k in now if k in was and was[k] != now[k]]
-        reasons += [
-            f"{k} was not recorded" if k in step.reads else f"{k} is new" for k in now if k not in was
-        ]
-        reasons += [f"{k} is gone" for k in was if k not in now]
-        pinned_then, pinned_now = receipt["pins"], step.pins(self.sources)
-        for name in sorted(pinned_then | pinned_now):
-            then, today = pinned_then.get(name, "none"), pinned_now.get(name, "none")
-            if then != today:
-                reasons.append(f"{name} {then} -> {today}")
-        return reasons
-
-    def _remake(self, step: Step, receipt: Mapping[str, Any]) -> list[str]:
-        reasons: list[str] = []
-        for name in step.makes:
-            made = receipt["outputs"].get(name)
-            if not Path(name).is_file():
-                reasons.append(f"{name} is missing")
-            elif made is None or self.sources.file(name) != made["sha256"]:
-                reasons.append(f"{name} was edited by hand")
-        return reasons
+def kept(reasons: Sequence[str]) -> str:
+    """Return what to say of a manual record that is not of this checkout: it is kept, nothing is wrong."""
+    sources = [why for why in reasons if why.startswith(f"{SOURCE_ROOT}/")]
+    unknown = [why for why in reasons if why.endswith("was not recorded")]
+    files = "1 file differs" if len(sources) == 1 else f"{len(sources)} files differ"
+    notes = [f"measured by an earlier source ({files})"] if sources else []
+    notes += [f"{len(unknown)} files that decide are not in its manifest"] if unknown else []
+    return f"kept: {'; '.join([*notes, *(why for why in reasons if why not in (*sources, *unknown))])}"

@@ -65,6 +65,11 @@ def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
+def in_words(values: Mapping[str, Any], between: str = "; ") -> str:
+    """Return each key and its value as words on one line: "rounds 30; seed 42"."""
+    return between.join(f"{key} {value}" for key, value in values.items())
+
+
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows as lines for a terminal, each column as wide as its widest value."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

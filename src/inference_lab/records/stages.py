@@ -1,42 +1,81 @@
-"""Where everything that is recorded stands, and each stage as a step: what it reads, makes and depends on.
+"""The stages as a table: what each reads and makes, which modules decide it, where its receipt is.
 
-Answers: which files and sources make up a stage of an experiment? Whether they still agree is the chain's to
-say. Every path is relative to the checkout, which is the working directory.
+Answers: which files and sources make up a stage of an experiment? Whether they still agree is decided in
+receipts.py. Every path is relative to the checkout, which is the working directory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records.digests import PACKAGE, PAGES, SOURCE_ROOT, TEMPLATE, Sources, module_path
+from inference_lab.records.digests import PAGES, SOURCE_ROOT, TEMPLATE, Sources
 from inference_lab.records.files import sha256_value
 from inference_lab.records.installed import interpreter
 
 TESTS_RECEIPT = "results/tests.json"
 VERIFIED_RECEIPT = "results/.verified.json"  # of this machine, ignored by git
-RAW_FILES = ("raw.csv", "controls.csv")
+ARTICLE = "docs/experiments/{}.md"  # written by the analysis, from a template beside it
 WAITS = ("quiet_cores", "quiet_wait_s")  # how long a measurement waits before it begins decides no number
+
+Section = Mapping[str, Any]  # a part of config.yaml, already checked
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the table. {at} is the experiment's folder, {raw} each of its raw files."""
+
+    makes: tuple[str, ...]
+    reads: tuple[str, ...]
+    modules: tuple[str, ...]
+    receipt: str
+    part: str = "judge"  # of the config section: conditions to measure, or bounds and looks to judge
+
+
+_RECORD = ("{at}/{raw}", "{at}/manifest.json")
+STAGES = {
+    "measure": Stage(("{at}/{raw}",), (), ("experiments.{by}",), "{at}/manifest.json", part="measure"),
+    "summary": Stage(("{at}/summary.csv",), _RECORD, ("analysis.{by}",), "{at}/receipts/summary.json"),
+    "figure": Stage(
+        ("{at}/{figure}",),
+        ("{at}/summary.csv", *_RECORD),
+        ("{drawn}", "analysis.summary_table"),  # which reads the summary that is drawn
+        "{at}/receipts/{figure}.json",
+    ),
+    "analysis": Stage(
+        ("{at}/verdicts.csv", "{at}/analysis.md"),
+        ("{at}/summary.csv", *_RECORD, "predictions/{name}.yaml"),
+        ("pages.analysis", "analysis.verdicts"),
+        "{at}/receipts/analysis.json",
+    ),
+    "report": Stage(("{at}/report.md",), (), ("pages.report",), "{at}/receipts/report.json"),
+}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One stage of one experiment: what it reads, what it makes, and where its receipt stands."""
+    """One stage of one experiment: what it reads and makes, and where its receipt is."""
 
     stage: str
     experiment: str
     command: tuple[str, ...]
     receipt: str
-    makes: tuple[str, ...]
+    makes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    section: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    section: Section = field(default_factory=dict[str, Any])
+    own_load: bool = False  # of a load in a folder of the user's own
 
     @property
     def name(self) -> str:
         """The step in words: "m1 measure", "m1 figure latency.svg"."""
         return " ".join((self.experiment, *self.command[:1], *self.command[2:])).strip()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the experiment."""
+        return Path(self.receipt).parent if self.stage == "measure" else Path(self.receipt).parents[1]
 
     def sources(self, sources: Sources) -> dict[str, str]:
         """`{path: digest}` of the source files whose meaning this step depends on."""
@@ -47,193 +86,155 @@ class Step:
 
     def inputs(self, sources: Sources) -> dict[str, str]:
         """`{what: sha256}` of everything this step reads, as it is now."""
-        found = self.sources(sources)
+        digests = self.sources(sources)
         for path in self.reads:
             try:
                 pins = path == self.section.get("environment")
-                found[path] = sources.pin_file(path) if pins else sources.file(path)
+                digests[path] = sources.pin_file(path) if pins else sources.file(path)
             except OSError as error:
                 raise RecordError(
                     f"{path}: cannot be read ({error.strerror}), and {self.name} reads it; make or restore it"
                 ) from None
         if self.section:
             decides = {key: value for key, value in self.section.items() if key not in WAITS}
-            found["section"] = sha256_value(decides)
-        found["command"] = sha256_value(self.command)
-        if self.stage == "verify":  # a copy of its receipt, in a commit or an archive, says nothing here
-            found["checkout"] = sha256_value([interpreter(), Path().stat().st_ino])
-        return found
+            digests["section"] = sha256_value(decides)
+        digests["command"] = sha256_value(self.command)
+        if self.stage == "verify":  # a copy of its receipt, in a commit or an archive, is not evidence here
+            digests["checkout"] = sha256_value([interpreter(), Path().stat().st_ino])
+        return digests
 
     def pins(self, sources: Sources) -> dict[str, str]:
         """`{package: version}` of the pins this step depends on."""
         return sources.pins(self.sources(sources))
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """One experiment of the config, or a load of the user's own in a folder of its own."""
+
+    name: str
+    measure: Section
+    judge: Section
+    manual: bool = False  # measured only when asked for by name
+    own_folder: str | None = None  # of a load of the user's own
+
+    @property
+    def folder(self) -> str:
+        """The folder of the record."""
+        return self.own_folder or folder(self.name)
+
+    def step(self, stage: str, figure: str = "") -> Step:
+        """Return the step of a stage. Raises ConfigError for a figure that the config does not name."""
+        section = self.measure if STAGES[stage].part == "measure" else self.judge
+        return step(stage, self.name, section, figure, self.own_folder)
+
+    def steps(self) -> list[Step]:
+        """Return every step, in the order of the data."""
+        figures = [self.step("figure", figure) for figure in self.judge.get("figures", {})]
+        later = [] if self.own_folder else [self.step("analysis")]  # of an own load nothing was predicted
+        return [self.step("measure"), self.step("summary"), *figures, *later]
+
+
+def step(
+    stage: str, experiment: str, section: Section, figure: str = "", own_folder: str | None = None
+) -> Step:
+    """Return a stage of an experiment as a step; `section` is the part of its config that the stage gets."""
+    row = STAGES[stage]
+    at = own_folder or folder(experiment)
+    names = {"at": at, "name": experiment, "figure": figure}
+    if "{by}" in row.modules[0]:
+        names["by"] = _by(section, own_folder)
+    if figure or stage == "figure":
+        names["drawn"] = _drawn(experiment, section, figure)
+    command, modules = (stage, experiment, *((figure,) if figure else ())), row.modules
+    if stage == "measure" and own_folder:
+        command, modules = ("load",), ("stream_load.cli",)
+    article = (ARTICLE.format(experiment),) if stage == "analysis" and section.get("article") else ()
+    raw = ("requests.jsonl",) if own_folder else ("raw.csv", "controls.csv")
+
+    def filled(patterns: Sequence[str]) -> Iterator[str]:
+        for pattern in patterns:
+            for file in raw if "{raw}" in pattern else raw[:1]:
+                yield pattern.format(raw=file, **names)
+
+    return Step(
+        stage,
+        experiment,
+        command,
+        row.receipt.format(**names),
+        makes=(*filled(row.makes), *article),
+        reads=(*filled(row.reads), *_read_by_section(stage, section), *(f"{page}.j2" for page in article)),
+        modules=tuple(filled(modules)),
+        section=section,
+        own_load=own_folder is not None,
+    )
+
+
+def _read_by_section(stage: str, section: Section) -> Iterator[str]:
+    """Yield the files that a step reads because its section names them."""
+    if stage == "measure" and "environment" in section:
+        # What decides what serves: the file of pins; beside it the log's form and clock, the model's writer.
+        pins = Path(section["environment"])
+        yield pins.as_posix()
+        beside = map(pins.with_name, ("logging.json", "monotonic_log.py", "write_model.py"))
+        yield from (path.as_posix() for path in beside if path.is_file())
+    elif stage == "summary" and "calibration" in section:  # how far the client's own times are from the truth
+        yield from (f"{folder(section['calibration'])}/{file}" for file in ("summary.csv", "manifest.json"))
+    elif stage == "report":
+        for about in section["experiments"]:
+            name = about["experiment"]
+            yield from (f"{folder(name)}/{file}" for file in ("summary.csv", "verdicts.csv", "manifest.json"))
+            yield prediction_file(name)
+
+
+def _by(section: Section, own_folder: str | None) -> str:
+    """Return the module a section names. config.yaml is checked for it, a section from an option is not."""
+    name = section.get("by", "" if own_folder else None)
+    if not isinstance(name, str):
+        raise ConfigError("the section has no key 'by', a module's name: give a whole section of config.yaml")
+    return name
+
+
+def _drawn(experiment: str, section: Section, figure: str) -> str:
+    figures = section.get("figures", {})
+    if figure not in figures:
+        known = ", ".join(figures) or "none"
+        raise ConfigError(f"{experiment} has no figure {figure!r}; its judge.figures names {known}")
+    return figures[figure]
+
+
+def tests_step() -> Step:
+    """Return the step that runs the unit tests."""
+    return Step("tests", "", ("test",), TESTS_RECEIPT)
+
+
 def package_files(root: Path) -> list[str]:
-    """The package's sources, templates of pages among them."""
+    """Return the package's sources, templates of pages among them."""
     sources = [*(root / SOURCE_ROOT).rglob("*.py"), *(root / PAGES).rglob(f"*{TEMPLATE}")]
     return sorted(path.relative_to(root).as_posix() for path in sources)
 
 
 def tested_files(root: Path) -> list[str]:
-    """The package's sources and the unit tests, without the slow checks of the workflow."""
+    """Return the package's sources and the unit tests, without the slow checks of the workflow."""
     tests = sorted(path.relative_to(root).as_posix() for path in (root / "tests").rglob("*.py"))
     return [*package_files(root), *(path for path in tests if not path.startswith("tests/workflow/"))]
 
 
-def has_module(name: str) -> bool:
-    """Whether the checkout has this module of the package, named inside it."""
-    return module_path(f"{PACKAGE}.{name}") is not None
-
-
 def folder(experiment: str) -> str:
-    """Where an experiment's record stands."""
-    return experiment.rstrip("/") if is_load(experiment) else f"results/{experiment}"
-
-
-def is_load(experiment: str) -> bool:
-    """Whether this is a load of the user's own: it is named by its folder and a slash, as in `run1/`."""
-    return experiment.endswith("/")
-
-
-def tests_step() -> Step:
-    """The step that runs the unit tests."""
-    return Step("tests", "", ("test",), TESTS_RECEIPT, makes=())
-
-
-def measure_step(experiment: str, section: Mapping[str, Any]) -> Step:
-    """The step that measures; its receipt is the manifest. `section` is the `measure:` part."""
-    load = is_load(experiment)
-    return Step(
-        "measure",
-        experiment,
-        ("load",) if load else ("measure", experiment),
-        f"{folder(experiment)}/manifest.json",
-        makes=_raw(experiment),
-        reads=_environment(section),
-        modules=("stream_load.cli" if load else f"experiments.{_by(section)}",),
-        section=section,
-    )
-
-
-def summary_step(experiment: str, section: Mapping[str, Any]) -> Step:
-    """The step that makes summary.csv from the record. `section` is the `judge:` part."""
-    return Step(
-        "summary",
-        experiment,
-        ("summary", experiment),
-        f"{folder(experiment)}/receipts/summary.json",
-        makes=(f"{folder(experiment)}/summary.csv",),
-        reads=(*_record(experiment), *_calibration(section)),
-        modules=(f"analysis.{_by(section)}",),
-        section=section,
-    )
-
-
-def figure_step(experiment: str, section: Mapping[str, Any], figure: str) -> Step:
-    """The step that draws one figure or generated page named in `judge.figures`."""
-    drawn = section.get("figures", {})
-    if figure not in drawn:
-        known = ", ".join(drawn) or "none"
-        raise ConfigError(f"{experiment} has no figure {figure!r}; its judge.figures names {known}")
-    return Step(
-        "figure",
-        experiment,
-        ("figure", experiment, figure),
-        f"{folder(experiment)}/receipts/{figure}.json",
-        makes=(f"{folder(experiment)}/{figure}",),
-        reads=(f"{folder(experiment)}/summary.csv", *_record(experiment)),
-        modules=(drawn[figure], "analysis.summary_table"),  # by which what it draws is read
-        section=section,
-    )
-
-
-def analysis_step(experiment: str, section: Mapping[str, Any]) -> Step:
-    """The step that sets prediction beside result: verdicts.csv, analysis.md, an article."""
-    at = folder(experiment)
-    article = (f"docs/experiments/{experiment}.md",) if section.get("article") else ()
-    return Step(
-        "analysis",
-        experiment,
-        ("analysis", experiment),
-        f"{at}/receipts/analysis.json",
-        makes=(f"{at}/verdicts.csv", f"{at}/analysis.md", *article),
-        reads=(
-            *(f"{at}/summary.csv", *_record(experiment), prediction_file(experiment)),
-            *(f"{page}.j2" for page in article),
-        ),
-        modules=("pages.analysis", "analysis.verdicts"),
-        section=section,
-    )
-
-
-def report_step(name: str, experiments: Sequence[Mapping[str, Any]], unmeasured: Sequence[str]) -> Step:
-    """The step that writes one report of several experiments from what was found in each of them.
-
-    `experiments` holds an {experiment, figures} for each that it is about.
-    """
-    at = folder(name)
-    files = ("summary.csv", "verdicts.csv", "manifest.json")
-    return Step(
-        "report",
-        name,
-        ("report", name),
-        f"{at}/receipts/report.json",
-        makes=(f"{at}/report.md",),
-        reads=tuple(
-            path
-            for about in experiments
-            for path in (
-                *(f"{folder(about['experiment'])}/{file}" for file in files),
-                prediction_file(about["experiment"]),
-            )
-        ),
-        modules=("pages.report",),
-        section={"experiments": list(experiments), "unmeasured": list(unmeasured)},
-    )
-
-
-def part_of(stage: str) -> str:
-    """Which part of a config section a stage receives: conditions to measure, bounds and looks to judge."""
-    return "measure" if stage == "measure" else "judge"
+    """Return the folder of an experiment's record."""
+    return f"results/{experiment}"
 
 
 def prediction_file(experiment: str) -> str:
-    """Where an experiment's prediction stands."""
+    """Return the path of an experiment's prediction."""
     return f"predictions/{experiment}.yaml"
 
 
-def _raw(experiment: str) -> tuple[str, ...]:
-    names = ("requests.jsonl",) if is_load(experiment) else RAW_FILES
-    return tuple(f"{folder(experiment)}/{name}" for name in names)
-
-
-def _record(experiment: str) -> tuple[str, ...]:
-    return (*_raw(experiment), f"{folder(experiment)}/manifest.json")
-
-
-def _environment(section: Mapping[str, Any]) -> tuple[str, ...]:
-    """What decides what serves: the file of pins; beside it the log's form and clock, the model's writer."""
-    if "environment" not in section:
-        return ()
-    pins = Path(section["environment"])
-    beside = map(pins.with_name, ("logging.json", "monotonic_log.py", "write_model.py"))
-    return (pins.as_posix(), *(path.as_posix() for path in beside if path.is_file()))
-
-
-def _by(section: Mapping[str, Any]) -> str:
-    """The module a section names. config.yaml is checked for it, a section given as words is not."""
-    if not isinstance(name := section.get("by"), str):
-        raise ConfigError("the section has no key 'by', a module's name: give a whole section of config.yaml")
-    return name
-
-
-def _calibration(section: Mapping[str, Any]) -> tuple[str, ...]:
-    """What says how far the load client's own times are from the truth, if a summary leans on it."""
-    at = folder(section.get("calibration", ""))
-    return (f"{at}/summary.csv", f"{at}/manifest.json") if "calibration" in section else ()
+def is_own_load(recorded_name: str) -> bool:
+    """Return whether a recorded name is that of an own load: it is its folder's name and a slash."""
+    return recorded_name.endswith("/")
 
 
 def files_of(steps: Sequence[Step]) -> list[str]:
-    """Every file the steps make, receipts included."""
+    """Return every file the steps make, receipts included."""
     return [path for step in steps for path in (*step.makes, step.receipt)]

@@ -24,7 +24,7 @@ from inference_lab.records.files import (
 )
 from inference_lab.records.receipts import (
     SCHEMA,
-    Receipts,
+    State,
     check_outputs,
     read_receipt,
     receipt_of,
@@ -47,7 +47,7 @@ def make(step: Step, produce: Callable[[], Mapping[str, str]]) -> bool:
     """
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
-    if Path(step.receipt).exists() and not Receipts({"experiments": {}}).differences(step):
+    if not State(step, Sources()).reasons:
         return False
     texts = produce()
     if step.inputs(Sources()) != before:
@@ -58,7 +58,7 @@ def make(step: Step, produce: Callable[[], Mapping[str, str]]) -> bool:
     return True
 
 
-def load_record(manifest_path: Path) -> Record:
+def load_record(manifest_path: Path, sources: Sources | None = None) -> Record:
     """The record a manifest describes, with every digest and row count checked.
 
     Raises RecordError naming file, expected and found digest when anything differs.
@@ -69,7 +69,7 @@ def load_record(manifest_path: Path) -> Record:
             f"{manifest_path}: has form {manifest.get('schema')}, this version reads {SCHEMA}; measure again"
         )
     at = manifest_path.parent
-    check_outputs(manifest_path, manifest, Sources())
+    check_outputs(manifest_path, manifest, sources or Sources())
     parts: dict[str, Any] = {}
     for name, made in manifest["outputs"].items():
         part, found = _part(at / name, manifest["kind"])
