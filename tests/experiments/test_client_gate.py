@@ -7,29 +7,27 @@ import json
 import tempfile
 import unittest
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.config.prediction import load_prediction
-from inference_lab.errors import ConfigError
 from inference_lab.experiments import client_gate
 from inference_lab.experiments.serving_run import Recording
 from inference_lab.records.record import Record
 from inference_lab.stream_load.requests import read_requests
-from tests.checkout import ROOT, judge_of
+from tests.checkout import ROOT, judge_of, section_of
 
 FIXED = {"requests": 16, "input_tokens": 8, "output_tokens": 4, "ttft_ms": 4, "itl_ms": 2, "seed": 42}
-SECTION: dict[str, Any] = {"fixed": FIXED, "quiet_cores": 0.2, "quiet_wait_s": 0}
+SECTION = section_of("client_gate", vary={"setup": ["two_gates_4_batch_8"]}, fixed=FIXED)
 
 
 def simulated() -> Recording:
     """Both sides of every setup in virtual time."""
     sides = Recording()
     for name in client_gate.SETUPS:
-        client_gate.simulate(name, FIXED, sides)
+        client_gate.simulate(name, SECTION.fixed, sides)
     return sides
 
 
@@ -77,9 +75,7 @@ class TestP2(unittest.TestCase):
     def test_measure(self) -> None:
         """Simulation and HTTP, two clients at a server that knows neither: both sides are recorded."""
         done: list[tuple[int, int]] = []
-        found = client_gate.measure(
-            {**SECTION, "vary": {"setup": ["two_gates_4_batch_8"]}}, lambda *now: done.append(now)
-        )
+        found = client_gate.measure(SECTION, lambda *now: done.append(now))
         self.assertEqual(done, [(1, 1)])
         lines = [json.loads(line) for line in found.files["requests.jsonl"].splitlines()]
         self.assertEqual((found.kind, len(lines), found.rows["requests.jsonl"]), ("serving", 64, 64))
@@ -95,9 +91,3 @@ class TestP2(unittest.TestCase):
         truth = [json.loads(line) for line in found.files["truth.jsonl"].splitlines()]
         http = {line["request_id"] for line in lines if line["request_id"].startswith("http/")}
         self.assertEqual({line["request_id"] for line in truth}, http)
-
-    def test_an_unknown_setup(self) -> None:
-        """A section that varies something else is refused with what may be varied."""
-        for vary in ({"setup": ["gate_3"]}, {"batch_size": [1]}):
-            with self.assertRaisesRegex(ConfigError, "client_gate varies setup over gate_4_batch_2"):
-                client_gate.measure({**SECTION, "vary": vary}, lambda *_: None)

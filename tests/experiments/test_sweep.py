@@ -10,25 +10,30 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from inference_lab.config.sections import Sweep
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import sweep
 from inference_lab.stream_load.requests import NAME
 from inference_lab.stream_load.servers.process import Server
+from tests.checkout import section_of
 from tests.loads import request
 
-FIXED = {"requests": 2, "input_tokens": 8, "output_tokens": 3, "max_num_seqs": 4, "seed": 1}
+FIXED = {"requests": 2, "input_tokens": 8, "output_tokens": 3, "seed": 1}
+ENGINE = {"max_num_batched_tokens": 64, "kv_cache_gib": 1}
+FIXED |= ENGINE
 SECTION: dict[str, Any] = {
-    "fixed": FIXED,
     "server": {"kind": "reference"},
     "servers": 2,
     "rounds": 3,
     "warmup_requests": 5,
     "sample_s": 60,
-    "quiet_cores": 1,
-    "quiet_wait_s": 0,
 }
-CONCURRENCY = {**SECTION, "vary": {"concurrency": [1, 2, 4]}}
-MAX_NUM_SEQS = {**SECTION, "vary": {"max_num_seqs": [1, 2]}, "fixed": {**FIXED, "concurrency": 2}}
+CONCURRENCY = section_of(
+    "sweep", **SECTION, vary={"concurrency": [1, 2, 4]}, fixed={**FIXED, "max_num_seqs": 4}
+)
+MAX_NUM_SEQS = section_of(
+    "sweep", **SECTION, vary={"max_num_seqs": [1, 2]}, fixed={**FIXED, "concurrency": 2}
+)
 
 
 class Servers:
@@ -70,7 +75,7 @@ class Servers:
         return [0]
 
 
-def measured(servers: Servers, section: Mapping[str, Any]) -> sweep.Measurement:
+def measured(servers: Servers, section: Sweep) -> sweep.Measurement:
     """What the sweep records against these servers."""
     with (
         mock.patch.object(sweep, "serving", servers.start),
@@ -91,7 +96,7 @@ class TestPlan(unittest.TestCase):
         servers = Servers()
         measured(servers, CONCURRENCY)
         self.assertEqual(
-            [dict(one) for one in servers.settings], [{"kind": "reference", "max_num_seqs": 4}] * 2
+            [dict(one) for one in servers.settings], [{"kind": "reference", "max_num_seqs": 4, **ENGINE}] * 2
         )
         own = servers.loads[:10]
         self.assertEqual((own[0].cell, own[0].asks["requests"], own[0].asks["concurrency"]), ({}, 5, 4))

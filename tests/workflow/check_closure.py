@@ -40,8 +40,9 @@ sys.addaudithook(note)
 """
 MEASURE = """
 import json, sys
+from inference_lab.config.sections import read_measure
 from inference_lab.experiments import {} as module
-module.measure(json.loads(sys.argv[1]), lambda done, total: None)
+module.measure(read_measure(json.loads(sys.argv[1]), "section"), lambda done, total: None)
 """
 DERIVE = """
 import json, sys

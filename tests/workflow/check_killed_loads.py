@@ -68,9 +68,10 @@ _P2 = """
 import os, sys
 os.environ["TMPDIR"] = sys.argv[1]
 from inference_lab.experiments import client_gate
+from tests.checkout import section_of
 fixed = {"requests": 200, "input_tokens": 8, "output_tokens": 50, "ttft_ms": 5, "itl_ms": 5, "seed": 1}
 client_gate.measure(
-    {"vary": {"setup": ["gate_4_batch_2"]}, "fixed": fixed, "quiet_cores": 9, "quiet_wait_s": 0},
+    section_of("client_gate", vary={"setup": ["gate_4_batch_2"]}, fixed=fixed),
     lambda done, total: None,
 )
 """

@@ -25,18 +25,19 @@ from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.servers.process import Server
 from inference_lab.stream_load.session import LoadOptions, load
 from inference_lab.stream_load.workload import Length, Workload
-from tests.checkout import judge_of
+from tests.checkout import judge_of, section_of
 
 SECTION: dict[str, Any] = {
     "vary": {"concurrency": [2]},
-    "fixed": {"requests": 100, "input_tokens": 8, "output_tokens": 10, "max_num_seqs": 4, "seed": 1},
+    "fixed": {
+        **{"requests": 100, "input_tokens": 8, "output_tokens": 10, "seed": 1},
+        **{"max_num_seqs": 4, "max_num_batched_tokens": 2048, "kv_cache_gib": 1},
+    },
     "server": {"kind": "reference", "ttft_ms": 5, "itl_ms": 5},
     "servers": 1,
     "rounds": 1,
     "warmup_requests": 0,
     "sample_s": 0.2,
-    "quiet_cores": 9,
-    "quiet_wait_s": 0,
 }
 STOPPED_S = 4.0
 
@@ -69,7 +70,7 @@ class DisturbedTest(unittest.TestCase):
                 thread.join()
 
         with mock.patch.object(sweep, "serving", start):
-            found = sweep.measure(SECTION, lambda *_: None)
+            found = sweep.measure(section_of("sweep", **SECTION), lambda *_: None)
         return {row["metric"]: row for row in summary_of(found, SECTION)}
 
     def in_the_middle(self, server: Server, disturb: Callable[[Server], None]) -> None:

@@ -24,6 +24,7 @@ from inference_lab.commands import run_stage
 from inference_lab.config.experiments import load_config
 from inference_lab.config.judge import read_judge
 from inference_lab.config.prediction import load_prediction
+from inference_lab.config.sections import read_measure
 from inference_lab.config.yaml_file import read_yaml
 from inference_lab.experiments import sweep
 from inference_lab.pages.report import report
@@ -99,7 +100,7 @@ class TestPipeline(unittest.TestCase):
         for shared in ("predictions", "workflow"):
             Path(shared).symlink_to(ROOT / shared)
         for name, section in cls.sections.items():
-            put(name, section, sweep.measure(section["measure"], said))
+            put(name, section, sweep.measure(read_measure(section["measure"], name), said))
 
     def test_every_request_succeeds_and_every_load_was_watched(self) -> None:
         """As many requests as asked for, all of them ok; a page before and after each load, steps in each."""
@@ -199,7 +200,7 @@ class TestServers(unittest.TestCase):
             unittest.mock.patch.object(sweep, "serving", doomed),
             contextlib.redirect_stderr(io.StringIO()),
         ):
-            found = sweep.measure(section, said)
+            found = sweep.measure(read_measure(section, "section"), said)
         validity = found.facts["validity"]
         self.assertFalse(validity["valid"])
         self.assertRegex(validity["reasons"][0], "reference server was killed by signal 9")
@@ -213,7 +214,7 @@ class TestServers(unittest.TestCase):
             server = {**self.section()["server"], "kind": "external", "base_url": base_url}
             for name in ("ttft_ms", "itl_ms"):
                 server.pop(name)
-            found = sweep.measure(self.section(server=server, rounds=1), said)
+            found = sweep.measure(read_measure(self.section(server=server, rounds=1), "section"), said)
         self.assertEqual((found.rows["raw.csv"], found.rows["requests.jsonl"]), (0, 64))
         self.assertIn("prompt_tokens_total", found.files["server.jsonl"])
         self.assertTrue(found.facts["validity"]["valid"])

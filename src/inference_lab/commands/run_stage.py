@@ -95,7 +95,8 @@ def measure(
     """
     begun = begin(step, manifest_path, in_pipeline=in_pipeline)
     begun["tests"] = check_tests() if in_pipeline else _tests_if_current()
-    module, section = stage_module(step.modules[0]), _typed(step)
+    module = stage_module(step.modules[0])
+    section = read_measure(step.section, f"{step.experiment}: measure")
     with locks.one_measurement(lock), progress as report:
         begun["started_at"] = _now()
         found = module.measure(section, report)
@@ -113,13 +114,6 @@ def measure(
     counted = ", ".join(f"{rows[name]} rows in {name}" for name in rows)
     kept = f"; the record before it is kept in {moved}" if moved else ""
     return f"{step.experiment}: {counted} and {manifest_path}{kept}"
-
-
-def _typed(step: Step) -> Any:
-    """The conditions of a step as the module that measures them takes them."""
-    if step.section["by"] in ("calibration", "client_gate", "sweep"):  # these take JSON still
-        return step.section
-    return read_measure(step.section, f"{step.experiment}: measure")
 
 
 def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, Any]:

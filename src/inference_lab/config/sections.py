@@ -246,6 +246,12 @@ class Served(Fixed, frozen=True):
     seed: Natural = Field(description="of prompts and order")
 
 
+class GateLoad(Served, frozen=True):
+    """What each client asks for."""
+
+    requests: Count = Field(description="requests per client")
+
+
 class ClientGate(Quiet, frozen=True):
     """Who decides the batch of a step: the client's limit or the server's scheduler?"""
 
@@ -254,12 +260,15 @@ class ClientGate(Quiet, frozen=True):
             list[Literal["gate_4_batch_2", "gate_2_batch_4", "two_gates_4_batch_8"]], Some, Once
         ] = UNUSED
 
-    class _Fixed(Served, frozen=True):
-        requests: Count = Field(description="requests per client")
-
     by: Literal["client_gate", "p2"]  # p2: as records before 2026-12-03 call it
     vary: _Vary
-    fixed: _Fixed
+    fixed: GateLoad
+
+
+class StreamLoad(Served, frozen=True):
+    """What each stream asks for."""
+
+    requests_per_stream: Count = Field(description="requests per stream, one after another")
 
 
 class Calibration(Quiet, frozen=True):
@@ -268,12 +277,9 @@ class Calibration(Quiet, frozen=True):
     class _Vary(Vary, frozen=True):
         streams: Counts = UNUSED
 
-    class _Fixed(Served, frozen=True):
-        requests_per_stream: Count = Field(description="requests per stream, one after another")
-
     by: Literal["calibration"]
     vary: _Vary
-    fixed: _Fixed
+    fixed: StreamLoad
     paths: Annotated[list[Literal["kernel", "user", "open_loop"]], Some, Once] = Field(
         description="time stamps by the kernel or at the read; Poisson arrivals with the kernel's"
     )

@@ -5,11 +5,11 @@ Each setup runs in the simulation, in virtual time, and then over HTTP with the 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from inference_lab.errors import ConfigError
+from inference_lab.config.sections import ClientGate, GateLoad
 from inference_lab.experiments.serving_run import Recording, cli_options
 from inference_lab.records.record import Measurement
 from inference_lab.stream_load.client.outcome import Attempt, request_record
@@ -42,36 +42,32 @@ SETUPS = {
 }
 
 
-def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+def measure(section: ClientGate, progress: Callable[[int, int], None]) -> Measurement:
     """Both sides of every setup, in the simulation and then over HTTP.
 
     Request ids begin with transport/setup/client/. Times of the simulation are virtual and start at 0 in
     each setup; those of HTTP are monotonic.
     """
-    (axis, names), fixed = next(iter(section["vary"].items())), section["fixed"]
-    if axis != "setup" or set(names) - set(SETUPS):
-        raise ConfigError(
-            f"client_gate varies setup over {', '.join(SETUPS)}; the section says {section['vary']}"
-        )
+    names, fixed = section.values, section.fixed
     recording = Recording()
-    waited_s = machine.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
+    waited_s = machine.wait_until_quiet(section.quiet_cores, section.quiet_wait_s)
     with machine.Watch() as watch:
         for done, name in enumerate(names):
             simulate(name, fixed, recording)
             cell = {"transport": "http", "setup": name}
-            engine = {key: fixed[key] for key in ("ttft_ms", "itl_ms")}
-            engine["max_num_seqs"] = SETUPS[name].max_num_seqs
+            engine = {"max_num_seqs": SETUPS[name].max_num_seqs}
+            engine |= {"ttft_ms": fixed.ttft_ms, "itl_ms": fixed.itl_ms}
             recording.load_beside_truth(cell, engine, _clients(name, fixed))
             progress(done + 1, len(names))
     return recording.truth_measurement({**watch.summary(), "waited_for_quiet_s": waited_s})
 
 
-def simulate(name: str, fixed: Mapping[str, Any], recording: Recording) -> None:
+def simulate(name: str, fixed: GateLoad, recording: Recording) -> None:
     """Add both sides of one setup in virtual time, always the same."""
     setup = SETUPS[name]
     cell = {"transport": "simulation", "setup": name}
     attempts: list[Attempt] = []
-    schedule = Schedule("burst", fixed["requests"])
+    schedule = Schedule("burst", fixed.requests)
     prefixes = [_prefix("simulation", name, client) for client in range(setup.clients)]
 
     async def run() -> list[EngineStep]:
@@ -115,23 +111,23 @@ def _prefix(transport: str, name: str, client: int) -> str:
     return f"{transport}/{name}/{client}/"
 
 
-def _engine(setup: Setup, fixed: Mapping[str, Any]) -> EngineSettings:
-    return EngineSettings(max_num_seqs=setup.max_num_seqs, ttft_ms=fixed["ttft_ms"], itl_ms=fixed["itl_ms"])
+def _engine(setup: Setup, fixed: GateLoad) -> EngineSettings:
+    return EngineSettings(max_num_seqs=setup.max_num_seqs, ttft_ms=fixed.ttft_ms, itl_ms=fixed.itl_ms)
 
 
-def _workload(fixed: Mapping[str, Any]) -> Workload:
+def _workload(fixed: GateLoad) -> Workload:
     return Workload(
         "reference",
         prompt="ids",
-        input_tokens=Length(fixed["input_tokens"], fixed["input_tokens"]),
-        output_tokens=Length(fixed["output_tokens"], fixed["output_tokens"]),
-        seed=fixed["seed"],
+        input_tokens=Length(fixed.input_tokens, fixed.input_tokens),
+        output_tokens=Length(fixed.output_tokens, fixed.output_tokens),
+        seed=fixed.seed,
     )
 
 
-def _clients(name: str, fixed: Mapping[str, Any]) -> list[list[str]]:
+def _clients(name: str, fixed: GateLoad) -> list[list[str]]:
     """Every request at once, held back by the client's concurrency limit alone."""
-    common = {key: fixed[key] for key in ("requests", "input_tokens", "output_tokens", "seed")}
+    common = {key: getattr(fixed, key) for key in ("requests", "input_tokens", "output_tokens", "seed")}
     setup = SETUPS[name]
     return [
         cli_options(

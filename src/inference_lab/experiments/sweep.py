@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
+from inference_lab.config.sections import Sweep
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments.serving_run import (
     CLIENT_LIMIT_S,
@@ -121,7 +122,7 @@ class SweepRecording(Recording):
         )
 
 
-def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) -> Measurement:
+def measure(section: Sweep, progress: Callable[[int, int], None]) -> Measurement:
     """Return both sides of every load.
 
     Request ids begin with server/axis=value/round/. A server that dies ends the measurement: what was
@@ -129,9 +130,9 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
     nothing was recorded, because no server got ready.
     """
     servers = list(_plan(section))
-    recorded = SweepRecording(axis=next(iter(section["vary"])), sample_s=section["sample_s"])
+    recorded = SweepRecording(axis=section.axis, sample_s=section.sample_s)
     total, reasons = sum(len(loads) for _, loads in servers), list[str]()
-    waited_s = machine.wait_until_quiet(section["quiet_cores"], section["quiet_wait_s"])
+    waited_s = machine.wait_until_quiet(section.quiet_cores, section.quiet_wait_s)
     with machine.Watch() as watch:
         for settings, loads in servers:
             try:
@@ -145,23 +146,23 @@ def measure(section: Mapping[str, Any], progress: Callable[[int, int], None]) ->
     return recorded.sweep_measurement({**watch.summary(), "waited_for_quiet_s": waited_s}, reasons)
 
 
-def _plan(section: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], list[LoadSpec]]]:
+def _plan(section: Sweep) -> Iterator[tuple[dict[str, Any], list[LoadSpec]]]:
     """Yield (settings, loads in order) of every server."""
-    (axis, values), fixed = next(iter(section["vary"].items())), section["fixed"]
-    order = random.Random(fixed["seed"])
+    axis, values, fixed = section.axis, section.values, section.fixed.given()
+    order = random.Random(section.fixed.seed)
     of_server = {name: value for name, value in fixed.items() if name not in OF_LOAD}
-    settings = {**section["server"], **of_server}
+    settings = {**section.server.given(), **of_server}
     asks = {name: value for name, value in fixed.items() if name in OF_LOAD}
     number = 0
-    for _ in range(section["servers"]):
+    for _ in range(section.servers):
         for own in (
             [{}] if axis in OF_LOAD else [{axis: value} for value in order.sample(values, len(values))]
         ):
             loads: list[LoadSpec] = []
-            if warmups := section["warmup_requests"]:
+            if warmups := section.warmup_requests:
                 fits = {axis: max(values)} if axis in OF_LOAD else {}
                 loads.append(LoadSpec(f"{number}/warmup/", 0, {}, {**asks, **fits, "requests": warmups}))
-            for round_number in range(section["rounds"]):
+            for round_number in range(section.rounds):
                 for cell in [own] if own else [{axis: value} for value in order.sample(values, len(values))]:
                     name = f"{number}/{axis}={cell[axis]}/{round_number}/"
                     loads.append(LoadSpec(name, round_number, cell, asks if own else {**asks, **cell}))
