@@ -1,16 +1,16 @@
-"""A channel writes everything in order and ends once."""
+"""A connection writes everything in order and ends once."""
 
 import asyncio
 import socket
 import unittest
 
 from inference_lab.stream_load.clock import ArrivalClock
-from inference_lab.stream_load.connection import Channel, SocketReader
+from inference_lab.stream_load.connection import Connection, SocketReader
 
 _MEGABYTE = 1 << 20
 
 
-class TestChannel(unittest.TestCase):
+class TestConnection(unittest.TestCase):
     """Writes that do not fit, and ends."""
 
     def test_a_write_that_does_not_fit(self) -> None:
@@ -24,10 +24,10 @@ class TestChannel(unittest.TestCase):
             reader = SocketReader(clock)
             ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
             sent: list[int] = []
-            channel = Channel(here, reader, lambda *_: None, ended.set_result)
+            connection = Connection(here, reader, lambda *_: None, ended.set_result)
             data = bytes(range(256)) * (4 * _MEGABYTE // 256)
-            channel.send(data[: 3 * _MEGABYTE], sent.append)
-            channel.send(data[3 * _MEGABYTE :], sent.append)
+            connection.send(data[: 3 * _MEGABYTE], sent.append)
+            connection.send(data[3 * _MEGABYTE :], sent.append)
             self.assertEqual(sent, [])
             loop = asyncio.get_running_loop()
             got = b""
@@ -37,15 +37,15 @@ class TestChannel(unittest.TestCase):
             self.assertEqual(len(sent), 1)
             there.close()
             self.assertEqual(await ended, "closed")
-            channel.send(b"too late")
-            channel.close()  # a second end would be an error of the future
+            connection.send(b"too late")
+            connection.close()  # a second end would be an error of the future
             reader.close()
             clock.close()
 
         asyncio.run(run())
 
     def test_a_reset_is_told(self) -> None:
-        """A peer that resets ends the channel with the reason."""
+        """A peer that resets ends the connection with the reason."""
 
         async def run() -> None:
             clock = ArrivalClock()
@@ -56,8 +56,8 @@ class TestChannel(unittest.TestCase):
                 there, _ = listener.accept()
             here.setblocking(False)
             there.setblocking(False)
-            Channel(here, reader, lambda *_: None, ended.set_result)
-            Channel(there, reader, lambda *_: None, ended.set_result).close(reset=True)
+            Connection(here, reader, lambda *_: None, ended.set_result)
+            Connection(there, reader, lambda *_: None, ended.set_result).close(reset=True)
             self.assertEqual(await ended, "Connection reset by peer")
             reader.close()
             clock.close()

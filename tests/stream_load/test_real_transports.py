@@ -20,6 +20,7 @@ from inference_lab.errors import InputError
 from inference_lab.stream_load.cli import main
 from inference_lab.stream_load.client.client import Client
 from inference_lab.stream_load.client.endpoint import Endpoint
+from inference_lab.stream_load.client.pool import ConnectionPool
 from inference_lab.stream_load.clock import ArrivalClock
 from inference_lab.stream_load.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.stream_load.requests import RequestRecord, read_requests
@@ -206,20 +207,20 @@ class TestAddresses(TransportCase):
     def look_up(self, port: int, *hosts: str) -> mock.Mock:
         """Have the host's name mean these addresses; counts the look-ups."""
         found = [(socket.AF_INET, (host, port)) for host in hosts]
-        return self.enterContext(mock.patch.object(Client, "_look_up", side_effect=lambda: found))
+        return self.enterContext(mock.patch.object(ConnectionPool, "_look_up", side_effect=lambda: found))
 
     def test_the_last_good_one_is_first(self) -> None:
         """The address that answered is asked first from then on; the name is not looked up again."""
         with scripted(lambda _n, _m: [stream(), CLOSE]) as server:
             port = int(server.url.split(":")[2].removesuffix("/v1"))
             looked_up = self.look_up(port, "127.0.0.2", "127.0.0.3", "127.0.0.1")
-            real, asked = Client._open, []  # pyright: ignore[reportPrivateUsage]
+            real, asked = ConnectionPool.open, list[list[str]]()
 
-            async def opening(client: Client) -> Any:
-                asked.append([where[0] for _, where in client._addresses][:1])  # pyright: ignore
-                return await real(client)
+            async def opening(pool: ConnectionPool) -> Any:
+                asked.append([where[0] for _, where in pool._addresses][:1])  # pyright: ignore
+                return await real(pool)
 
-            with mock.patch.object(Client, "_open", opening):
+            with mock.patch.object(ConnectionPool, "open", opening):
                 self.assertEqual(self.load(server.url.replace("127.0.0.1", "host"), requests=4), 0, self.said)
         self.assertEqual(looked_up.call_count, 1)
         self.assertEqual(asked[-1], ["127.0.0.1"])
@@ -229,16 +230,16 @@ class TestAddresses(TransportCase):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         looked_up = self.look_up(port, "127.0.0.2", "127.0.0.1")
-        real, away = Client._open, [3]  # pyright: ignore[reportPrivateUsage]
+        real, away = ConnectionPool.open, [3]
         stack = self.enterContext(contextlib.ExitStack())
 
-        async def opening(client: Client) -> Any:
+        async def opening(pool: ConnectionPool) -> Any:
             away[0] -= 1
             if not away[0]:
                 stack.enter_context(scripted(good, at=("127.0.0.1", port)))
-            return await real(client)
+            return await real(pool)
 
-        with mock.patch.object(Client, "_open", opening):
+        with mock.patch.object(ConnectionPool, "open", opening):
             code = self.load(f"http://host:{port}/v1", "--retries", "4", requests=4)
         self.assertEqual(code, 1)  # the first attempts failed, and say so
         statuses = [record.status for record in self.records()]

@@ -23,16 +23,16 @@ _READ_BYTES = 1 << 16
 _SLICE_NS = 200_000  # of interpreting, before timers and requests to be sent have their turn
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 
-Received = Callable[[bytes, int, int | None], None]
+OnData = Callable[[bytes, int, int | None], None]
 """Takes bytes, when they arrived, and how long the kernel held them (None: that is the read's time)."""
-Lost = Callable[[str], None]
+OnClose = Callable[[str], None]
 """Takes "closed" (the peer ended its side) or the error that broke the connection."""
 
 
 class SocketReader:
-    """Reads the channels of one event loop: first all that have bytes, each stamped, then what they mean.
+    """Reads the connections of one event loop: first every socket that has bytes, then what they mean.
 
-    So the time of a read never waits for the interpretation of another. One selector for all channels:
+    So the time of a read never waits for the interpretation of another. One selector for all connections:
     a turn of the event loop costs the same however many are ready.
     """
 
@@ -40,29 +40,29 @@ class SocketReader:
         self.clock = clock
         self._loop = asyncio.get_running_loop()
         self._selector = selectors.DefaultSelector()
-        self._unread: deque[tuple[Channel, bytes, int, int | None]] = deque()
+        self._unread: deque[tuple[Connection, bytes, int, int | None]] = deque()
         self._again: asyncio.Handle | None = None
         self._loop.add_reader(self._selector.fileno(), self._turn)
 
-    def add(self, sock: socket.socket, channel: "Channel") -> None:
-        """Read this socket for this channel from now on."""
-        self._selector.register(sock, selectors.EVENT_READ, channel)
+    def add(self, sock: socket.socket, connection: "Connection") -> None:
+        """Read this socket for this connection from now on."""
+        self._selector.register(sock, selectors.EVENT_READ, connection)
 
     def discard(self, sock: socket.socket) -> None:
         """Read it no more."""
-        read = self._selector.get_map()  # None after the end
-        if read and sock in read:
+        registered = self._selector.get_map()  # None after the end
+        if registered and sock in registered:
             self._selector.unregister(sock)
 
     def read(self) -> None:
-        """Read and stamp now what has arrived; what it means is seen to in the next turn."""
+        """Read and stamp now what has arrived; it is interpreted in the next turn."""
         self._read()
         if self._unread and self._again is None:
             self._again = self._loop.call_soon(self._turn)
 
     def _read(self) -> None:
         clock, is_kernel = self.clock, self.clock.kernel
-        read: list[tuple[Channel, bytes, Sequence[Ancillary], int]] = []
+        reads: list[tuple[Connection, bytes, Sequence[Ancillary], int]] = []
         for key, _ in self._selector.select(0):
             sock = key.fileobj
             assert isinstance(sock, socket.socket)
@@ -75,17 +75,17 @@ class SocketReader:
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError as error:
-                key.data.end_reason = error.strerror or str(error)
+                key.data.close_reason = error.strerror or str(error)
                 data = b""
             if not data:
                 self._selector.unregister(sock)
-            read.append((key.data, data, ancillary, monotonic_ns()))
+            reads.append((key.data, data, ancillary, monotonic_ns()))
         if is_kernel:
             clock.compare()
-        for channel, data, ancillary, read_ns in read:
+        for connection, data, ancillary, read_ns in reads:
             arrival_ns = clock.arrival_ns(ancillary, read_ns)
             lag_ns = None if arrival_ns is None else read_ns - arrival_ns
-            self._unread.append((channel, data, arrival_ns or read_ns, lag_ns))
+            self._unread.append((connection, data, arrival_ns or read_ns, lag_ns))
 
     def _turn(self) -> None:
         """Read, then interpret for as long as nothing else in this event loop is kept waiting."""
@@ -96,8 +96,8 @@ class SocketReader:
         unread = self._unread
         until_ns = monotonic_ns() + _SLICE_NS
         while unread:
-            channel, data, at_ns, lag_ns = unread.popleft()
-            channel.take(data, at_ns, lag_ns)
+            connection, data, at_ns, lag_ns = unread.popleft()
+            connection.deliver(data, at_ns, lag_ns)
             if monotonic_ns() > until_ns and unread:
                 self._again = self._loop.call_soon(self._turn)
                 return
@@ -110,40 +110,49 @@ class SocketReader:
         self._selector.close()
 
 
-class Channel:
-    """A connected plain socket. After `lost` was called, or `close`, nothing is called any more."""
+class Connection:
+    """A connected plain socket. After `on_close` was called, or `close`, nothing is called any more."""
 
-    __slots__ = ("_inbox", "_is_open", "_lost", "_pending", "_received", "_sent", "_sock", "end_reason")
+    __slots__ = (
+        "_is_open",
+        "_on_close",
+        "_on_data",
+        "_on_sent",
+        "_reader",
+        "_sock",
+        "_unsent",
+        "close_reason",
+    )
 
-    def __init__(self, sock: socket.socket, reader: SocketReader, received: Received, lost: Lost) -> None:
+    def __init__(self, sock: socket.socket, reader: SocketReader, on_data: OnData, on_close: OnClose) -> None:
         self._sock = sock
-        self._inbox = reader
-        self._received = received
-        self._lost = lost
-        self._pending = memoryview(b"")
-        self._sent: Callable[[int], None] | None = None
+        self._reader = reader
+        self._on_data = on_data
+        self._on_close = on_close
+        self._unsent = memoryview(b"")
+        self._on_sent: Callable[[int], None] | None = None
         self._is_open = True
-        self.end_reason = "closed"
+        self.close_reason = "closed"
         reader.add(sock, self)
 
-    def take(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
+    def deliver(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
         """Hand on what was read; no bytes are the end."""
         if self._is_open:
             if data:
-                self._received(data, at_ns, lag_ns)
+                self._on_data(data, at_ns, lag_ns)
             else:
-                self._end(self.end_reason)
+                self._fail(self.close_reason)
 
-    def send(self, data: bytes, sent: Callable[[int], None] | None = None) -> None:
-        """Write now what the kernel takes, the rest when it can; `sent` hears when the last went."""
+    def send(self, data: bytes, on_sent: Callable[[int], None] | None = None) -> None:
+        """Write now what the kernel takes, the rest when it can; `on_sent` takes when the last of it went."""
         if not self._is_open:
             return
-        self._sent = sent
-        if self._pending:
-            self._pending = memoryview(bytes(self._pending) + data)
+        self._on_sent = on_sent
+        if self._unsent:
+            self._unsent = memoryview(bytes(self._unsent) + data)
             return
         self._write(memoryview(data))
-        if self._pending and self._is_open:
+        if self._unsent and self._is_open:
             asyncio.get_running_loop().add_writer(self._sock, self._write_more)
 
     def is_quiet(self) -> bool:
@@ -164,29 +173,29 @@ class Channel:
         except (BlockingIOError, InterruptedError):
             count = 0
         except OSError as error:
-            self._end(error.strerror or str(error))
+            self._fail(error.strerror or str(error))
             return
-        self._pending = data[count:]
-        if not self._pending and self._sent is not None:
-            sent, self._sent = self._sent, None
-            sent(sent_ns)
+        self._unsent = data[count:]
+        if not self._unsent and self._on_sent is not None:
+            on_sent, self._on_sent = self._on_sent, None
+            on_sent(sent_ns)
 
     def _write_more(self) -> None:
-        self._write(self._pending)
-        if not self._pending and self._is_open:
+        self._write(self._unsent)
+        if not self._unsent and self._is_open:
             asyncio.get_running_loop().remove_writer(self._sock)
 
-    def _end(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
         self.close()
-        self._lost(reason)
+        self._on_close(reason)
 
     def close(self, *, reset: bool = False) -> None:
         """End the connection, with RST instead of FIN if asked."""
         if not self._is_open:
             return
         self._is_open = False
-        self._inbox.discard(self._sock)
-        if self._pending:
+        self._reader.discard(self._sock)
+        if self._unsent:
             asyncio.get_running_loop().remove_writer(self._sock)
         if reset:
             with contextlib.suppress(OSError):
@@ -194,12 +203,12 @@ class Channel:
         self._sock.close()
 
 
-class TlsChannel(asyncio.Protocol):
+class TlsConnection(asyncio.Protocol):
     """A connected TLS stream behind the same two calls; its stamps are those of the read."""
 
-    def __init__(self, received: Received, lost: Lost) -> None:
-        self._received = received
-        self._lost: Lost | None = lost
+    def __init__(self, on_data: OnData, on_close: OnClose) -> None:
+        self._on_data = on_data
+        self._on_close: OnClose | None = on_close
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -208,20 +217,20 @@ class TlsChannel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop with decrypted bytes."""
-        self._received(data, monotonic_ns(), None)
+        self._on_data(data, monotonic_ns(), None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop once, when the stream ended or broke."""
-        lost, self._lost = self._lost, None
-        if lost is not None:
-            lost("closed" if exc is None else str(exc))
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close("closed" if exc is None else str(exc))
 
-    def send(self, data: bytes, sent: Callable[[int], None] | None = None) -> None:
-        """Hand the bytes to the transport; `sent` hears when that was."""
+    def send(self, data: bytes, on_sent: Callable[[int], None] | None = None) -> None:
+        """Hand the bytes to the transport; `on_sent` takes when that was."""
         assert self._transport is not None
         self._transport.write(data)
-        if sent is not None:
-            sent(monotonic_ns())
+        if on_sent is not None:
+            on_sent(monotonic_ns())
 
     def is_quiet(self) -> bool:
         """Whether the peer has not ended the stream, as far as the event loop has heard."""
@@ -229,7 +238,7 @@ class TlsChannel(asyncio.Protocol):
 
     def close(self, *, reset: bool = False) -> None:
         """End the stream."""
-        self._lost = None
+        self._on_close = None
         if self._transport is not None:
             self._transport.abort() if reset else self._transport.close()
 
@@ -254,12 +263,12 @@ def tls_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.S
 async def connect(
     address: tuple[socket.AddressFamily, Any],
     reader: SocketReader,
-    received: Received,
-    lost: Lost,
+    on_data: OnData,
+    on_close: OnClose,
     *,
     tls: ssl.SSLContext | None = None,
     server_name: str = "",
-) -> Channel | TlsChannel:
+) -> Connection | TlsConnection:
     """A new connection to `address`; raises OSError (ssl.SSLError is one) when there is none."""
     loop = asyncio.get_running_loop()
     family, where = address
@@ -272,11 +281,11 @@ async def connect(
             reader.clock.enable(sock)
         await loop.sock_connect(sock, where)
         if tls is None:
-            return Channel(sock, reader, received, lost)
-        _, channel = await loop.create_connection(
-            lambda: TlsChannel(received, lost), sock=sock, ssl=tls, server_hostname=server_name
+            return Connection(sock, reader, on_data, on_close)
+        _, connection = await loop.create_connection(
+            lambda: TlsConnection(on_data, on_close), sock=sock, ssl=tls, server_hostname=server_name
         )
-        return channel
+        return connection
     except BaseException:
         sock.close()
         raise

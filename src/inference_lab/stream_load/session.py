@@ -70,7 +70,7 @@ class _HttpTransport:
 
     def prepare(self, index: int, request_id: str) -> bytes:
         """Return the request's bytes, and open a connection for it."""
-        self._client.top_up()
+        self._client.pool.top_up()
         path = PATHS[self._workload.endpoint]
         return self._client.request(path, self._workload.body(index), request_id)
 
@@ -124,7 +124,7 @@ class _Session:
                 "asked": "kernel" if options.kernel_stamps else "user",
                 "stamps": client.clock_name,  # the clock of the requests: the kernel stamps no TLS
             },
-            "connections": client.opened,
+            "connections": client.pool.opened,
             "resent_requests": client.resent,
             "dropped_torn_bytes": self._file.torn_bytes,
         }
@@ -156,7 +156,7 @@ class _Session:
         )
         self._write_info()  # after everything that can refuse
         self._catch_signals(driver)
-        await client.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
+        await client.pool.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
         watching = asyncio.create_task(self._watch(driver, client, watch)) if watch else None
         await driver.run(self._file.earlier_attempts())
         if watching is not None:
@@ -198,7 +198,7 @@ class _Session:
             driver.stop()
         self.counts[record.status] += 1
         self._tokens += record.output_tokens
-        client.read()  # many may end at once: what arrives meanwhile is stamped between two lines
+        client.pool.read()  # many may end at once: what arrives meanwhile is stamped between two lines
 
     async def _watch(self, driver: Driver, client: Client, watch: Watch) -> None:
         while True:

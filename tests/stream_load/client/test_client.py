@@ -197,7 +197,7 @@ class TestConnections(unittest.TestCase):
 
         async def run() -> None:
             async with serving() as (server, client):
-                await client.prepare(1)
+                await client.pool.prepare(1)
                 for _ in range(10):
                     self.assertEqual(record_of(await ask(client, max_tokens=1)).status, "ok")
                 self.assertEqual(len(server.peers), 1)

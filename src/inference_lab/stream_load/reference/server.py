@@ -26,7 +26,7 @@ from typing import Any
 
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
-from inference_lab.stream_load.connection import Channel, SocketReader
+from inference_lab.stream_load.connection import Connection, SocketReader
 from inference_lab.stream_load.reference.completion import AnswerWriter, Asked, asked_in
 from inference_lab.stream_load.reference.metrics import MetricsPage
 from inference_lab.stream_load.reference.request_reader import Request, RequestReader
@@ -101,15 +101,15 @@ class _Peer:
         self._reader = RequestReader()
         self._is_answering = False
         self.stream: _Stream | None = None
-        self._channel: Channel | None = Channel(sock, server.reader, self._receive, self._lose)
+        self._connection: Connection | None = Connection(sock, server.reader, self._on_data, self._on_close)
 
-    def _receive(self, data: bytes, at_ns: int, _: int | None) -> None:
+    def _on_data(self, data: bytes, at_ns: int, _: int | None) -> None:
         self._reader.feed(data, at_ns)
         self._answer_next()
 
     def _answer_next(self) -> None:
         waiting = self._reader.waiting
-        while waiting and not self._is_answering and self._channel is not None:
+        while waiting and not self._is_answering and self._connection is not None:
             self._is_answering = True
             self._answer(waiting.popleft())
 
@@ -152,8 +152,8 @@ class _Peer:
 
     def send(self, data: bytes, sent: Callable[[int], None] | None = None) -> None:
         """Write at once what the kernel takes; `sent` hears when the last byte went."""
-        if self._channel is not None:
-            self._channel.send(data, sent)
+        if self._connection is not None:
+            self._connection.send(data, sent)
 
     def answered(self, *, keep: bool) -> None:
         """After an answer: end the connection unless it is kept, else go on to the next request."""
@@ -166,18 +166,18 @@ class _Peer:
         else:
             self.close()
 
-    def _lose(self, _: str) -> None:
-        self._channel = None
+    def _on_close(self, _: str) -> None:
+        self._connection = None
         self._server.peers.discard(self)
         if self.stream is not None:
             self.stream.finish("client gone")
 
     def close(self, *, reset: bool = False) -> None:
         """End the connection from this side."""
-        channel, self._channel = self._channel, None
+        connection, self._connection = self._connection, None
         self._server.peers.discard(self)
-        if channel is not None:
-            channel.close(reset=reset)
+        if connection is not None:
+            connection.close(reset=reset)
 
 
 class ReferenceServer:
