@@ -95,29 +95,22 @@ class TimeCallsTest(unittest.TestCase):
     """One process under a fake clock."""
 
     def test_every_call_is_a_row(self) -> None:
-        """Nothing is lost or counted twice: rows are cells x rounds, warm-ups x cells, one probe a round."""
+        """Every round times every path at every size, the baseline once more, and the probe: once each.
+
+        Before the rounds come the warm-ups of every path at every size; the replica needs none.
+        """
+        cells = [(path, B) for path in PATHS for B in SIZES]
+        once = [("sample", *cell) for cell in cells] + [("replica", PATHS[0], B) for B in SIZES]
         for rounds, warmups in ((1, 0), (5, 3), (30, 1)):
             with self.subTest(rounds=rounds, warmups=warmups):
-                kinds = Counter(sample.kind for sample in timed(rounds=rounds, warmups=warmups))
-                cells = len(PATHS) * len(SIZES)
-                expected = {
-                    "sample": cells * rounds,
-                    "warmup": cells * warmups,
-                    "replica": len(SIZES) * rounds,
-                    "probe": rounds,
-                }
-                self.assertEqual(dict(kinds), {kind: n for kind, n in expected.items() if n})
-
-    def test_a_round_holds_each_call_once(self) -> None:
-        """Every round times every path at every size, the baseline once more, and the probe: once each."""
-        once = Counter(
-            [("sample", path, B) for path in PATHS for B in SIZES]
-            + [("replica", PATHS[0], B) for B in SIZES]
-            + [("probe", "probe", 1)]
-        )
-        for rows in rounds_of(timed()):
-            self.assertEqual(Counter(calls_of(rows)), once)
-            self.assertEqual([row.position for row in rows], list(range(len(rows))))
+                rows = timed(rounds=rounds, warmups=warmups)
+                warm = Counter(calls_of(rows[: len(cells) * warmups]))
+                self.assertEqual(warm, {("warmup", *cell): warmups for cell in cells if warmups})
+                every = list(rounds_of(rows))
+                self.assertEqual(len(every), rounds)
+                for of_round in every:
+                    self.assertEqual(Counter(calls_of(of_round)), Counter([*once, ("probe", "probe", 1)]))
+                    self.assertEqual([row.position for row in of_round], list(range(len(of_round))))
 
     def test_paths_of_one_size_stand_together(self) -> None:
         """What is compared is timed back to back: the calls of one size are adjacent in every round."""
@@ -148,16 +141,6 @@ class TimeCallsTest(unittest.TestCase):
         clock = Clock()
         found = timed(clock, made=bench(clock, paths=("no_cache", "dynamic", "preallocated")))
         self.assertEqual([row.path for row in found], [renamed[row.path] for row in timed()])
-
-    def test_warm_ups_come_first(self) -> None:
-        """Every path is called at every size before the first round; the replica needs no warm-up."""
-        rows = timed(warmups=2)
-        warm = len(PATHS) * len(SIZES) * 2
-        self.assertEqual({row.kind for row in rows[:warm]}, {"warmup"})
-        self.assertNotIn("warmup", {row.kind for row in rows[warm:]})
-        self.assertEqual(
-            Counter(calls_of(rows[:warm])), {("warmup", path, B): 2 for path in PATHS for B in SIZES}
-        )
 
     def test_times_are_those_of_the_call(self) -> None:
         """A row holds what its call took, to the ns, and when it began, in the order of the clock."""

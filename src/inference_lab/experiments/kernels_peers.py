@@ -11,8 +11,8 @@ tokens (`decode_steps`), a causal prefill of T tokens. The paths of a cell share
     gemm    the multiply-adds that the call needs, the masked half left out, as square products of 512
     calls   `numpy` again with every width and length 1: what is left is the cost of the calls themselves
 
-PyTorch is no dependency: it stands in vLLM's environment, whose folder of packages comes last on the path, so
-that NumPy and everything else measured stay this project's.
+PyTorch is no dependency: it comes from vLLM's environment, whose packages are last on the path, so that NumPy
+and everything else measured are this project's.
 """
 
 import os

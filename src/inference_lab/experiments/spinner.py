@@ -1,6 +1,6 @@
 """A process that keeps one core busy until its parent ends: `python -m ... CORE PARENT`.
 
-It says a line when it begins.
+It prints an empty line when it begins.
 """
 
 import os

@@ -15,12 +15,12 @@ Array = NDArray[np.floating[Any]]
 
 
 def check_arrays(*arguments: tuple[str, object, str]) -> None:
-    """Nothing, when every (name, array, axes) holds: `check_arrays(("x", x, "B T C|T C"), ...)`.
+    """Raise InputError unless every (name, array, axes) holds: `check_arrays(("x", x, "B T C|T C"), ...)`.
 
-    An axis has one letter and one size in all arguments; `|` parts the shapes allowed; a leading `...`
-    is any number of axes. Each array is a plain NumPy array of float32 or float64, of the dtype of the
-    first, with no axis of size 0 and no value that is not finite. Raises InputError naming the
-    argument, what it is and what it must be.
+    A letter is one axis, of the same size in all arguments; `|` separates the shapes allowed; a leading
+    `...` is any number of axes. Each array is a plain NumPy array of float32 or float64, of the dtype of
+    the first, with no axis of size 0 and finite everywhere. The error names the argument, what it is and
+    what it must be.
     """
     agreed: dict[str, tuple[object, str]] = {}  # dtype or axis: its value, who set it
     for name, array, axes in arguments:
@@ -36,9 +36,9 @@ def check_arrays(*arguments: tuple[str, object, str]) -> None:
 
 
 def check_sizes(*arguments: tuple[str, object, str]) -> None:
-    """Nothing, when the axes of every (name, array, axes) hold, as `check_arrays` says of them.
+    """Raise InputError unless the axes of every (name, array, axes) hold, as in `check_arrays`.
 
-    Looks at no value and no dtype, so that it costs about a microsecond an array. Raises InputError.
+    Looks at no value and no dtype: about a microsecond per array.
     """
     agreed: dict[str, tuple[object, str]] = {}
     for name, array, axes in arguments:
@@ -54,7 +54,7 @@ def check_count(name: str, value: object, least: int = 1) -> None:
 
 
 def check_float_array(name: str, array: object) -> Array:
-    """The argument itself, when it is a plain array of native float32 or float64; else InputError."""
+    """Return a plain array of native float32 or float64. Raises InputError for anything else."""
     if not isinstance(array, np.ndarray) or type(array) not in (np.ndarray, np.memmap):
         kind = type(array).__name__
         raise InputError(f"{name} is a {kind}, must be a plain NumPy array; use np.array")
@@ -64,9 +64,9 @@ def check_float_array(name: str, array: object) -> Array:
 
 
 def check_mask(name: str, mask: object, shape: tuple[int, ...]) -> None:
-    """Nothing, when a boolean mask broadcasts to scores of this shape and leaves each query one key.
+    """Raise InputError unless a boolean mask broadcasts to scores of this shape and leaves each query a key.
 
-    Raises InputError: a query without a key has no softmax, its row would be nan.
+    A query without a key has no softmax: its row would be nan.
     """
     if not isinstance(mask, np.ndarray):
         raise InputError(f"{name} is a {type(mask).__name__}, must be a NumPy array; use np.array")

@@ -155,9 +155,9 @@ def _attend_newest(q: Array, cache: KVCache, output: Array, row: Array) -> Array
 
 
 def check_inputs(x: Array, wq: Array, wk: Array, wv: Array) -> None:
-    """Nothing, when x (B, T, C) or (T, C) can be decoded with wq, wk (C, D) and wv (C, E).
+    """Raise InputError unless x (B, T, C) or (T, C) can be decoded with wq, wk (C, D) and wv (C, E).
 
-    Raises InputError otherwise, as `check_arrays` says.
+    As `check_arrays` does.
     """
     check_arrays(("x", x, "B T C|T C"), ("wq", wq, "C D"), ("wk", wk, "C D"), ("wv", wv, "C E"))
 

@@ -15,7 +15,7 @@ Does not know clocks, positions, output projections, layers or tokens. Axes: B s
 Sources: Vaswani et al., 2017 (arXiv:1706.03762), 3.2.2; Shazeer, 2019 (arXiv:1911.02150), for G == 1;
 Ainslie et al., 2023 (arXiv:2305.13245), for 1 < G < H.
 
-Each thing stands here twice. The textbook form (`project`, `grouped_attention`, `cached_step`) reads as the
+Everything is here twice. The textbook form (`project`, `grouped_attention`, `cached_step`) reads as the
 formula does and keeps the weights. The fast form (`fuse`, `prefill`, `decode`) gives the same outputs alone;
 the textbook form is its oracle. What makes it fast: one product projects all heads, with 1/√D inside; a
 prefill works off blocks of queries and never looks at keys behind their last; a product of few queries with
@@ -95,7 +95,7 @@ def project(
 def grouped_attention(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """(B, H, T, D), (B, G, S, D), (B, G, S, D) -> output (B, H, T, D), weights (B, H, T, S).
 
-    softmax(q·kᵀ / √D)·v for each head. The T queries are the last T of the S positions: query t stands
+    softmax(q·kᵀ / √D)·v for each head. The T queries are the last T of the S positions: query t is
     at position S - T + t, sees it and every earlier one, and its weights over those sum to 1. Raises
     InputError for sizes that do not fit.
     """
@@ -301,7 +301,7 @@ def cached_multi_head_attention(
 def check_inputs(x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> None:
     """Raise InputError unless x (B, T, C), wq (C, H·D), wk (C, G·D), wv (C, G·D) fit together.
 
-    As `arrays.check_arrays` says of the arrays; H and G are positive integers, H a multiple of
+    As `arrays.check_arrays` for the arrays; H and G are positive integers, H a multiple of
     G, and every width splits into heads of one width D.
     """
     check_arrays(("x", x, "B T C"), ("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))

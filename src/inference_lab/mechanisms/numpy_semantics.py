@@ -33,7 +33,7 @@ class Observation:
     owns_data: bool | None
     write_reaches_source: bool | None  # does a write to the result show in the source
     sees_source_write: bool  # does a write to the source show in the result
-    nbytes: int | None  # what the result says of itself, whatever memory stands behind it
+    nbytes: int | None  # of the result's own shape, whatever memory is behind it
     mixes_sequences: bool | None = None  # does sequence 1 change what comes out for sequence 0
 
 

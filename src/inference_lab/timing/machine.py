@@ -1,8 +1,8 @@
 """What a measuring process runs under, and what else the machine did while we measured.
 
-Answers: what may change a number besides what is measured? What the machine is and whether the pins hold is
-told by `records.installed`, which changes none. Judges nothing: bounds stand in the config and are applied
-when the record is summarised.
+Answers: what may change a number besides what is measured? What the machine is, and whether the pins hold,
+is in `records.installed`. Judges nothing: the bounds are in the config and are applied when the record is
+summarised.
 """
 
 import os
@@ -32,12 +32,12 @@ _READ_AGAIN = 5
 
 
 def with_threads(threads: int) -> dict[str, str]:
-    """The environment of a process of ours whose BLAS has `threads` threads from its first moment on."""
+    """Return the environment of a process whose BLAS has `threads` threads from the start."""
     return {**installed.of_child(), **dict.fromkeys(THREAD_VARIABLES, str(threads))}
 
 
 def check_thread_variables(threads: int) -> None:
-    """Raises MeasurementRefused when a thread variable of this shell contradicts the declared number."""
+    """Raise MeasurementRefused when a thread variable of this shell contradicts the declared number."""
     for name in THREAD_VARIABLES:
         value = os.environ.get(name, str(threads))
         if value != str(threads):
@@ -48,7 +48,7 @@ def check_thread_variables(threads: int) -> None:
 
 
 def check_blas_threads(threads: int) -> dict[str, Any]:
-    """Name, version, core and threads of the BLAS that NumPy loaded here.
+    """Return name, version, core and threads of the BLAS that NumPy loaded here.
 
     Raises MeasurementRefused when threadpoolctl sees another number of threads than declared.
     """
@@ -75,10 +75,10 @@ def check_blas_threads(threads: int) -> dict[str, Any]:
 
 
 class Watch:
-    """Samples, in a thread of its own, what others do on this machine while `with Watch()` lasts.
+    """Sample, in a thread, what others do on this machine while `with Watch()` lasts.
 
-    What others used is the busy time of all cores minus what this process and its family used. A look in
-    which that cannot be (a part of the family ended where nobody waited for it, and its time is gone) is
+    What others used is the busy time of all cores minus that of this process and its family. A sample where
+    that contradicts itself (a member of the family ended and nobody waited for it: its time is lost) is
     counted in `unknown_looks` and enters no number.
     """
 
@@ -102,7 +102,7 @@ class Watch:
         self._thread.join()
 
     def summary(self) -> dict[str, Any]:
-        """Median and largest of each quantity; None for what this kernel does not show."""
+        """Return median and maximum of each quantity; None for what this kernel does not show."""
         return {
             "load_before": self._load_before,
             "load_after": list(os.getloadavg()),
@@ -138,7 +138,7 @@ def _median_and_max(values: list[float]) -> dict[str, float] | None:
 
 
 def wait_until_quiet(bound_cores: float, patience_s: float) -> float:
-    """Seconds waited until others used less than `bound_cores` for one second, or patience ended."""
+    """Wait until others used less than `bound_cores` for a second, or patience ended; return the seconds."""
     started = time.monotonic()
     while (left := patience_s - (time.monotonic() - started)) > 0:
         before = _cpu_times()
@@ -152,7 +152,7 @@ def wait_until_quiet(bound_cores: float, patience_s: float) -> float:
 
 
 class _CpuTimes(NamedTuple):
-    """When it was looked, and what had been used by then: by all cores, stolen from them, by our family."""
+    """A moment, and the CPU time used by then: by all cores, stolen from them, by our family."""
 
     at_s: float
     busy_s: float
@@ -170,9 +170,9 @@ def _cpu_times() -> _CpuTimes | None:
 
 
 def process_s(pid: int) -> float:
-    """CPU seconds of a living process and of its family, ended or living; 0 once it is gone.
+    """Return CPU seconds of a living process and of its family, ended or living; 0 once it is gone.
 
-    Whoever ends while the family is read would count twice or not at all: then it is read again.
+    A process that ends while the family is read would count twice or not at all: then it is read again.
     """
     spent = 0.0
     for _ in range(_READ_AGAIN):
@@ -207,7 +207,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _others(before: _CpuTimes, now: _CpuTimes) -> float | None:
-    """Cores that others used meanwhile; None where what is known contradicts itself."""
+    """Return the cores that others used meanwhile; None where the counters contradict each other."""
     others = _cores(before.busy_s + now.own_s - before.own_s, now.busy_s, now.at_s - before.at_s)
     if now.own_s < before.own_s or others > _ROUNDING * _CORES:
         return None
