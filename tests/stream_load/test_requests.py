@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
-from inference_lab.stream_load.requests import RequestRecord, read_requests
+from inference_lab.stream_load.requests import RequestRecord, read_requests, read_truth, short_truth
 
 GOOD = RequestRecord(
     request_id="r1",
@@ -80,6 +80,18 @@ class TestRequestRecord(unittest.TestCase):
             path = Path(folder) / "requests.jsonl"
             path.write_text(json.dumps(values) + "\n")
             self.assertEqual(read_requests(path), ([GOOD], 0))
+
+    def test_truth(self) -> None:
+        """A line of truth is read as the server wrote it, and in the form of older records as it is."""
+        lines = [{"request_id": "r", "token_ns": times} for times in ([10, 12, 12, 19], [7], [])]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "truth.jsonl"
+            for written in (lines, [short_truth(line) for line in lines]):
+                path.write_text("".join(f"{json.dumps(line)}\n" for line in written))
+                self.assertEqual(read_truth(path), lines)
+            path.write_text(json.dumps(short_truth(lines[0])).replace("[2", "[null") + "\n")
+            with self.assertRaisesRegex(RecordError, "line 1: itl_ns"):
+                read_truth(path)
 
     def test_bad_files(self) -> None:
         """A file that is missing, doubled, not JSON or of another shape is named with the line."""

@@ -44,7 +44,8 @@ class TestCalibration(unittest.TestCase):
         for request_id, record in seen.items():
             self.assertEqual(record["clock"], "kernel")
             times = accumulate(record["itl_ns"], initial=record["first_token_ns"])
-            truth = written[request_id]["token_ns"]
+            line = written[request_id]
+            truth = accumulate(line["itl_ns"], initial=line["first_token_ns"])
             for at_ns, written_ns in zip(times, truth, strict=True):
                 self.assertGreater(at_ns, written_ns - 50_000)  # smaller steps of the wall clock go unseen
         sessions = {session["cell"]["path"]: session for session in found.facts["sessions"]}

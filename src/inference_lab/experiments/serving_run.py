@@ -21,7 +21,7 @@ from inference_lab.records import installed
 from inference_lab.records.record import Measurement, csv_text
 from inference_lab.records.samples import write_samples
 from inference_lab.records.temporary import temporary_folder
-from inference_lab.stream_load.requests import NAME, PARTIAL
+from inference_lab.stream_load.requests import NAME, PARTIAL, short_truth
 from inference_lab.stream_load.servers.process import Server, whole_lines
 from inference_lab.stream_load.servers.start import start_server
 from inference_lab.stream_load.session import INFO
@@ -91,7 +91,7 @@ class Recording:
             for line in written:
                 kind = line.pop("kind")
                 if kind == "request":
-                    self.server.append(line)
+                    self.server.append(short_truth(line))
                 elif kind == "step":
                     self.steps.append({**cell, **line})
 

@@ -34,7 +34,7 @@ from inference_lab.records.receipts import (
 from inference_lab.records.record import Record
 from inference_lab.records.samples import CONTROLS, read_rows, read_samples
 from inference_lab.records.stages import Step
-from inference_lab.stream_load.requests import RequestRecord, read_lines, read_requests
+from inference_lab.stream_load.requests import RequestRecord, read_lines, read_requests, read_truth
 
 _ROOM = 2**20  # bytes that must be free before measuring, where no record stands that says how many
 
@@ -109,7 +109,7 @@ def _part(file: Path, kind: str) -> tuple[str, Any]:
     if file.name == "requests.jsonl":
         return "requests", read_requests(file)[0]
     if file.suffix == ".jsonl":
-        return file.stem, read_lines(file)  # truth or server
+        return file.stem, read_truth(file) if file.name == "truth.jsonl" else read_lines(file)
     return ("samples", read_samples(file)) if kind == "timing" else ("rows", read_rows(file))
 
 

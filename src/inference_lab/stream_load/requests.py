@@ -172,6 +172,23 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return value
 
 
+def short_truth(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of what a server wrote of a request, with the ITL of its tokens in place of their times."""
+    first, *_ = times = line["token_ns"] or [None]
+    rest = {name: value for name, value in line.items() if name != "token_ns"}
+    return {**rest, "first_token_ns": first, "itl_ns": [after - before for before, after in pairwise(times)]}
+
+
+def read_truth(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a truth.jsonl, each with `token_ns`. Raises RecordError naming file and line."""
+    lines = read_lines(path)
+    for number, line in enumerate(lines, start=1):
+        if (gaps := line.pop("itl_ns", None)) is not None:
+            first = line.pop("first_token_ns", None)
+            line["token_ns"] = [] if first is None else [first, *_times(path, number, first, gaps)]
+    return lines
+
+
 def _times(path: Path, number: int, first_token_ns: Any, gaps: Any) -> list[int]:
     """Return the times of the tokens after the first: a line has the ITL of each, which is shorter."""
     if not isinstance(gaps, list) or not all(type(gap) is int for gap in (first_token_ns or 0, *gaps)):
