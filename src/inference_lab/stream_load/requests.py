@@ -173,10 +173,10 @@ def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
 
 
 def short_truth(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line of what a server wrote of a request, with the ITL of its tokens in place of their times."""
-    first, *_ = times = line["token_ns"] or [None]
+    """Return what a server wrote of a request, with the ITL of its tokens in place of their times."""
     rest = {name: value for name, value in line.items() if name != "token_ns"}
-    return {**rest, "first_token_ns": first, "itl_ns": [after - before for before, after in pairwise(times)]}
+    gaps = [after - before for before, after in pairwise(line["token_ns"])]
+    return {**rest, "first_token_ns": next(iter(line["token_ns"]), None), "itl_ns": gaps}
 
 
 def read_truth(path: Path) -> list[dict[str, Any]]:
