@@ -87,11 +87,12 @@ def summary(words: Sequence[str] | None) -> int:
     parser.add_argument("--sequence-length", type=int, required=True, help="must be what every row says")
     parser.add_argument("--dtype", choices=("float32", "float64"), required=True)
     parser.add_argument("--blas-threads", type=int, required=True)
-    parser.set_defaults(run=_summary)
+    parser.set_defaults(run=_summary, anywhere=True)
     return terminal.run(parser, words)
 
 
 def _summary(args: argparse.Namespace) -> str:
+    run_stage.check_code()
     record = _record(args.input)
     _check(args, record)
     judge = read_judge(JUDGE, "the standalone commands")
