@@ -1,4 +1,4 @@
-"""When bytes arrived: the kernel's receive stamp on the monotonic clock, or the time of the read.
+"""When bytes arrived, by the kernel's stamps, and waking at a given time: both on the monotonic clock.
 
 `SO_TIMESTAMPNS` gives the arrival on the wall clock (CLOCK_REALTIME) to a few µs, however late the
 process comes to read. The wall clock can be stepped (some virtual machines do it ten times a second,
@@ -19,17 +19,20 @@ _SO_TIMESTAMPNS = 35  # Linux; the socket module does not name it
 _TIMESPEC = struct.Struct("@ll")
 _FORGET_NS = 1_000_000_000  # no bytes lie unread for longer than that
 _STEP_NS = 50_000  # slewing moves both clocks alike; only a step changes their distance
+_CLOCK_MONOTONIC = 1
+_TFD_TIMER_ABSTIME = 1
+_ITIMERSPEC = struct.Struct("@4l")
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if sys.platform != "win32" else 0
 
 Ancillary = tuple[int, int, bytes]
 
 
 class ArrivalClock:
-    """Converts kernel stamps; says `None` when a stamp cannot be trusted.
+    """Converts kernel stamps to the monotonic clock; None for a stamp that cannot be trusted.
 
     A step of the wall clock is noticed at the first comparison after it, so it happened between two of
-    them. A stamp is trusted when only one of the two offsets, before and after the step, gives it a time
-    that can be.
+    them. A stamp is trusted if only one of the two offsets, before and after the step, gives it a possible
+    time.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class ArrivalClock:
                 self.kernel = False
 
     def compare(self) -> None:
-        """Look whether the wall clock was stepped: after reads, before their stamps are converted."""
+        """Find out whether the wall clock was stepped: after reads, before their stamps are converted."""
         now_ns = self._monotonic_ns()
         if abs(now_ns - self._wall_ns() - self.offset_ns) > _STEP_NS:
             self._look_for_step()
@@ -132,13 +135,11 @@ class ArrivalClock:
         }
 
 
-_CLOCK_MONOTONIC = 1
-_TFD_TIMER_ABSTIME = 1
-_ITIMERSPEC = struct.Struct("@4l")
-
-
 class PreciseTimer:
-    """Lets one task at a time sleep until a time of `monotonic_ns` (a Linux timerfd; elsewhere ms)."""
+    """Lets one task at a time sleep until a time of `monotonic_ns`, to some tens of µs.
+
+    By a timerfd of Linux: event loops round their own timers up to whole ms. Elsewhere by these.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -156,7 +157,7 @@ class PreciseTimer:
         try:
             os.read(self._fd, 8)
         except BlockingIOError:
-            return  # set anew since the loop was told
+            return  # it was set again since the loop was notified
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -175,7 +176,7 @@ class PreciseTimer:
             await self._waiter
 
     def close(self) -> None:
-        """Give the timer back."""
+        """Release the timer."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def _widen_file_table() -> None:
-    """Have the kernel's table of this process's files grow now, and the soft limit with it.
+    """Let the kernel's table of this process's files grow now, and the soft limit with it.
 
     Once a process has threads (a look-up of a host name starts one), growing waits for every core to
     pass through the scheduler: 5 to 15 ms in which the 64th connection keeps all others waiting.
@@ -36,10 +36,10 @@ def _widen_file_table() -> None:
 
 
 def run_in_event_loop(start: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """The result of the coroutine, run in a new event loop.
+    """Return the result of the coroutine, run in a new event loop.
 
-    What exists by now is taken from the garbage collector: its passes over imported modules would be
-    the longest pauses of a run.
+    Objects that exist by now are hidden from the garbage collector: its passes over imported modules would
+    be the longest pauses of a run.
     """
     _widen_file_table()
     gc.collect()
