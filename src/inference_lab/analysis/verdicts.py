@@ -1,4 +1,4 @@
-"""What a record says about a prediction: one verdict a claim, with interval, n and the rows it rests on.
+"""What a record says about a prediction: one verdict per claim, with interval, n and the rows it rests on.
 
 Supported      the whole interval lies inside what was predicted
 Refuted        the whole interval lies outside
@@ -8,25 +8,22 @@ Inconclusive   the interval straddles, a cell is flagged or the evidence is miss
 "Less" is decided by the claim rule (claim_rule.py), over the same family as in the summary.
 """
 
-import csv
-import io
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
 
 from inference_lab.analysis.comparisons import Cell, Evidence, NoEvidence, Quantity
 from inference_lab.analysis.knee import measured_knee
 from inference_lab.analysis.statistics import Estimate, Interval, short, within
 from inference_lab.analysis.summary_table import View, as_text, in_words
-from inference_lab.config.prediction import Prediction
+from inference_lab.config.prediction import Claim, Equal, Knee, LessThan, Order, Prediction, Ratio, Slope
 from inference_lab.errors import ConfigError
+from inference_lab.records.record import csv_text
 
 COLUMNS = ("id", "kind", "says", "verdict", "value", "lo", "hi", "n", "rows", "reason")
 CHANGED = "prediction changed after measuring"
-Claim = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,83 +39,69 @@ class Finding:
 
 
 def evaluate(prediction: Prediction, view: View, *, prediction_changed: bool) -> list[dict[str, str]]:
-    """One row of verdicts.csv (COLUMNS) a claim, in the order of the prediction.
+    """Return one row of verdicts.csv (COLUMNS) for each claim, in the order of the prediction.
 
     Raises ConfigError when a claim names a column the summary does not have or a cell that fits several
     rows; a cell that was not measured makes the claim Inconclusive.
     """
-    every = [{**claim, **_with_path(claim)} for claim in (claim.given() for claim in prediction.claims)]
     evidence = Evidence(view)
-    findings = [_finding(claim, evidence) for claim in every]
     mark = f"{CHANGED}; " if prediction_changed else ""
-    return [_row(claim, finding, mark) for claim, finding in zip(every, findings, strict=True)]
+    return [_row(claim, _finding(claim, evidence), mark) for claim in prediction.claims]
 
 
-def verdicts_csv(verdicts: Iterable[Mapping[Any, str]]) -> str:
-    """The text of verdicts.csv."""
-    text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    table.writeheader()
-    table.writerows(verdicts)
-    return text.getvalue()
+def verdicts_csv(verdicts: Sequence[Mapping[str, str]]) -> str:
+    """Return the text of verdicts.csv."""
+    return csv_text(COLUMNS, verdicts)
 
 
 def _row(claim: Claim, finding: Finding, mark: str) -> dict[str, str]:
     numbers = (finding.value, *finding.bounds, finding.n)
     texts = ["" if x is None else x if isinstance(x, str) else f"{x:.9g}" for x in numbers]
-    first = (claim["id"], claim["kind"], claim["says"], finding.verdict)
+    first = (claim.id, claim.kind, claim.says, finding.verdict)
     return dict(zip(COLUMNS, (*first, *texts, finding.rows, mark + finding.reason), strict=True))
 
 
-def _with_path(claim: Claim) -> dict[str, Any]:
-    """The cells of a claim, each with the claim's own path unless it names one."""
-    default: Cell = {"path": claim["path"]} if "path" in claim else {}
-    cells: dict[str, Any] = {key: {**default, **claim[key]} for key in ("at", "over") if key in claim}
-    if "cells" in claim:
-        cells["cells"] = [{**default, **cell} for cell in claim["cells"]]
-    return cells
-
-
-def _rest(claim: Claim) -> Cell:
-    """What the cells of a claim over the whole axis have in common beside it."""
-    path: Cell = {"path": claim["path"]} if "path" in claim else {}
-    return {**path, **claim.get("at", {})}
-
-
 def _finding(claim: Claim, evidence: Evidence) -> Finding:
-    judges: Mapping[str, Callable[[Claim, Evidence], Finding]] = {
-        "ratio": _ratio,
-        "less_than": _less_than,
-        "equal": _equal,
-        "order": _order,
-        "slope": _slope,
-        "knee": _knee,
-    }
     try:
-        return judges[claim["kind"]](claim, evidence)
+        match claim:
+            case Ratio():
+                at, over = _cells(claim, claim.at, claim.over)
+                low, high = claim.within
+                return _within(evidence.ratio(claim.of, at, over), low, high)
+            case LessThan():
+                return _less_than(claim, evidence)
+            case Equal():
+                return _equal(claim, evidence)
+            case Order():
+                return _order(claim, evidence)
+            case Slope():
+                return _slope(claim, evidence)
+            case Knee():
+                return _knee(claim, evidence)
     except NoEvidence as missing:
         return Finding("Inconclusive", str(missing))
 
 
-def _ratio(claim: Claim, evidence: Evidence) -> Finding:
-    low, high = claim["within"]
-    return _within(evidence.ratio(claim["of"], claim["at"], claim["over"]), low, high)
+def _cells(claim: Claim, *cells: Cell) -> list[Cell]:
+    """The cells, each with the claim's own path unless it names one."""
+    return [{**({"path": claim.path} if claim.path else {}), **cell} for cell in cells]
 
 
-def _less_than(claim: Claim, evidence: Evidence) -> Finding:
-    if "over" not in claim:
-        value = evidence.value(claim["of"], claim["at"])
-        return _within(value, -math.inf, math.nextafter(claim["value"], -math.inf), f"below {claim['value']}")
-    less, ratio = evidence.less(claim["of"], claim["at"], claim["over"])
+def _less_than(claim: LessThan, evidence: Evidence) -> Finding:
+    at, over = _cells(claim, claim.at, claim.over)
+    if not claim.over:
+        below = math.nextafter(claim.value, -math.inf)
+        return _within(evidence.value(claim.of, at), -math.inf, below, f"below {claim.value}")
+    less, ratio = evidence.less(claim.of, at, over)
     return _of(ratio, less, "no difference may be claimed" if less is None else "by the claim rule")
 
 
-def _equal(claim: Claim, evidence: Evidence) -> Finding:
-    of, at = claim["of"], claim["at"]
-    if "over" in claim:
-        most = 1 + claim["tolerance"]
-        return _within(evidence.ratio(of, at, claim["over"]), 1 / most, most)
-    row, wanted = evidence.row(of, at), claim["value"]
+def _equal(claim: Equal, evidence: Evidence) -> Finding:
+    of, wanted, (at, over) = claim.of, claim.value, _cells(claim, claim.at, claim.over)
+    if claim.over:
+        most = 1 + claim.tolerance
+        return _within(evidence.ratio(of, at, over), 1 / most, most)
+    row = evidence.row(of, at)
     if not evidence.is_exact(of):
         raise NoEvidence(f"{of} is an estimate and equals no number exactly; compare cells, with a tolerance")
     if isinstance(wanted, int | float) and not isinstance(wanted, bool) and row[of]:
@@ -129,28 +112,29 @@ def _equal(claim: Claim, evidence: Evidence) -> Finding:
     return Finding(_VERDICT[equal], reason, row[of], n=1, rows=f"{of} at {in_words(at)}")
 
 
-def _order(claim: Claim, evidence: Evidence) -> Finding:
-    steps = [evidence.less(claim["of"], *pair) for pair in pairwise(claim["cells"])]
+def _order(claim: Order, evidence: Evidence) -> Finding:
+    cells = _cells(claim, *claim.cells)
+    steps = [evidence.less(claim.of, *pair) for pair in pairwise(cells)]
     answers = [less for less, _ in steps]
     verdict = False if False in answers else None if None in answers else True
-    rows = " < ".join(in_words(cell) for cell in claim["cells"])
+    rows = " < ".join(in_words(cell) for cell in cells)
     reason = "each step up is claimed"
     if verdict is not True:
         ratio = steps[answers.index(verdict)][1]
         what = "no difference may be claimed" if verdict is None else "it descends"
         reason = f"{what}: {ratio.rows} is {ratio.estimate.value:.4g}"
-    return Finding(_VERDICT[verdict], reason, n=steps[0][1].estimate.n, rows=f"{claim['of']} at {rows}")
+    return Finding(_VERDICT[verdict], reason, n=steps[0][1].estimate.n, rows=f"{claim.of} at {rows}")
 
 
-def _slope(claim: Claim, evidence: Evidence) -> Finding:
-    what = f"{evidence.place}: claim {claim['id']}"
+def _slope(claim: Slope, evidence: Evidence) -> Finding:
+    what = f"{evidence.place}: claim {claim.id}"
     if not evidence.values or not all(isinstance(value, int | float) for value in evidence.values):
         raise ConfigError(f"{what} needs a varied axis of numbers; {evidence.axis or 'none'} is varied")
-    start, end = claim.get("from", min(evidence.values)), claim.get("to", max(evidence.values))
+    start, end = claim.start or min(evidence.values), claim.end or max(evidence.values)
     if start >= end:
         raise ConfigError(f"{what} goes from {start} to {end}; a slope needs a smaller and a larger value")
-    rest = _rest(claim)
-    ratio = evidence.ratio(claim["of"], {**rest, evidence.axis: end}, {**rest, evidence.axis: start})
+    at, over = _cells(claim, *({**claim.at, evidence.axis: value} for value in (end, start)))
+    ratio = evidence.ratio(claim.of, at, over)
     if ratio.estimate.value <= 0:
         raise NoEvidence(f"{ratio.rows} is {ratio.estimate.value:.4g}: it has no logarithm")
     apart = (Decimal(end) / Decimal(start)).ln()
@@ -164,23 +148,25 @@ def _slope(claim: Claim, evidence: Evidence) -> Finding:
 
     slope = Estimate(power(ratio.estimate.value), *bounds(ratio.estimate.bounds[1:]), ratio.estimate.n)
     quantity = Quantity(slope, [bounds(interval) for interval in ratio.intervals], f"log-log of {ratio.rows}")
-    return _within(quantity, *claim["within"])
+    low, high = claim.within
+    return _within(quantity, low, high)
 
 
-def _knee(claim: Claim, evidence: Evidence) -> Finding:
+def _knee(claim: Knee, evidence: Evidence) -> Finding:
     factor = evidence.view.judge.knee_factor
     if factor is None:
-        raise ConfigError(f"{evidence.place}: claim {claim['id']} needs knee_factor under judge; declare it")
-    knee = measured_knee(evidence, claim.get("of", "positions_per_s"), _rest(claim), factor)
-    low, high = claim.get("within", (math.inf, math.inf))  # not_reached: beyond everything measured
+        raise ConfigError(f"{evidence.place}: claim {claim.id} needs knee_factor under judge; declare it")
+    (rest,) = _cells(claim, claim.at)
+    knee = measured_knee(evidence, claim.of or "positions_per_s", rest, factor)
+    low, high = claim.within  # infinite where the claim is not_reached: beyond everything measured
     if knee.lo is not None and knee.hi is not None:
         verdict = _VERDICT[within([(knee.lo, knee.hi)], low, high)]
     elif knee.answer == "Inconclusive":
         verdict = "Inconclusive"
-    elif "within" in claim:
-        verdict = "Not reached" if high > knee.doublings[-1].value else "Refuted"
-    else:
+    elif low == math.inf:
         verdict = "Supported"
+    else:
+        verdict = "Not reached" if high > knee.doublings[-1].value else "Refuted"
     rows = "; ".join(f"{step.gain.rows}: {short(step.gain.estimate.value)}" for step in knee.doublings)
     return Finding(verdict, str(knee), None, (knee.lo, knee.hi), knee.doublings[0].gain.estimate.n, rows)
 
