@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from inference_lab.analysis.selfcheck import AMONG, Trial, covers_one, trials, valid
 from inference_lab.analysis.statistics import ALPHA
-from inference_lab.analysis.summary_table import View, bounds, number
+from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
-from inference_lab.figures.style import FAINT, INK, MARKS, Axes, Line, Mark, page, styled, svg
+from inference_lab.figures.panels import estimate_of
+from inference_lab.figures.style import FAINT, INK, MARKS, Axes, Line, Mark, interval, new_figure, styled, svg
 
 GOALS = {0: 0.02, 5: 0.85, 10: 0.95}  # by percent of extra work: at most, then at least this share claimed
 CLAIMED, NOT, NARROW = "claimed", "not claimed", "share claimed where A/A is narrow"
@@ -33,12 +34,12 @@ def draw(view: View) -> str:
         " middle; the lines: at most 2%, at least 85% and 95%. Bottom: share of a run's equal comparisons"
         " whose interval holds 1; at the right all of them. Bars: 95% interval, runs as clusters."
     )
-    figure, (ratios, shares, coverage) = page(view, LEGEND, (220, 130, 110), title, head, Line(read))
+    figure, (ratios, shares, coverage) = new_figure(view, LEGEND, (220, 130, 110), title, head, Line(read))
     for place, percent in enumerate(percents):
         _ratios(ratios, place, percent, [trial for trial in every if trial.percent == percent])
         goal = GOALS.get(percent)
         if goal is not None:
-            _level(shares, place, 100 * goal, f"goal-{percent}")
+            _level(shares, place, 100 * goal)
         for among, mark, at in ((AMONG[0], MARKS[0], -0.2), (AMONG[1], MARKS[2], 0.2)):
             _share(view, shares, place + at, mark, "claimed_share", (among, str(percent)))
     for panel in (ratios, shares):
@@ -55,9 +56,9 @@ def draw(view: View) -> str:
     covered = [[covers_one(trial) for trial in null if trial.run == run] for run in runs]
     held = [100 * sum(some) / len(some) for some in covered]
     last = max(runs, default=0)
-    coverage.plot(runs, held, MARKS[3].marker, color=MARKS[3].color, ls="", ms=4, gid="coverage-by-run")
+    coverage.plot(runs, held, MARKS[3].marker, color=MARKS[3].color, ls="", ms=4)
     _share(view, coverage, last + 2, MARKS[0], "covers_one_share", (AMONG[0], "0"))
-    coverage.axhline(100 * (1 - ALPHA), color=INK, linewidth=0.8, linestyle=(0, (5, 3)), gid="stated")
+    coverage.axhline(100 * (1 - ALPHA), color=INK, linewidth=0.8, linestyle=(0, (5, 3)))
     coverage.set_xticks([0, last, last + 2], ["0", str(last), "all"])
     coverage.set_xlabel("run")
     coverage.set_ylabel("holds 1, %")
@@ -72,13 +73,12 @@ def _ratios(panel: Axes, place: int, percent: int, some: Sequence[Trial]) -> Non
             [place + WIDE * ((i + 0.5) / len(some) - 0.5) for i, _ in drawn],
             [100 * (trial.comparison.ratio.value - 1) for _, trial in drawn],
             mark.marker, color=mark.color, alpha=0.6, markersize=2.6, markeredgewidth=0, zorder=2,
-            gid=f"ratios-{name.replace(' ', '-')}-{percent}",
         )  # fmt: skip
-    _level(panel, place, percent, f"put-in-{percent}")
+    _level(panel, place, percent)
 
 
-def _level(panel: Axes, place: int, value: float, gid: str) -> None:
-    panel.plot([place - WIDE / 2, place + WIDE / 2], [value] * 2, color=FAINT, linewidth=1, zorder=3, gid=gid)
+def _level(panel: Axes, place: int, value: float) -> None:
+    panel.plot([place - WIDE / 2, place + WIDE / 2], [value] * 2, color=FAINT, linewidth=1, zorder=3)
 
 
 def _share(view: View, panel: Axes, at: float, mark: Mark, of: str, wanted: tuple[str, str]) -> None:
@@ -86,11 +86,5 @@ def _share(view: View, panel: Axes, at: float, mark: Mark, of: str, wanted: tupl
     row = next((row for row in view.summary if (row["among"], row["effect_percent"]) == wanted), None)
     if row is None:
         raise RecordError(f"summary.csv of selfcheck: no row {' '.join(wanted)}; rebuild it from raw.csv")
-    value, (lo, hi) = number(row, of, "summary.csv"), bounds(row, of, "summary.csv")
-    if value is None:
-        return
-    for bound in (lo, hi):
-        if bound is not None:
-            panel.plot([at] * 2, [100 * value, 100 * bound], color=mark.color, linewidth=1.6, zorder=4)
-            panel.plot(at, 100 * bound, "_", color=mark.color, markersize=6, markeredgewidth=1.6, zorder=4)
-    panel.plot(at, 100 * value, mark.marker, color=mark.color, zorder=4.5, gid=f"{of}-{'-'.join(wanted)}")
+    if share := estimate_of(row, of, 100):
+        interval(panel, at, share, mark)

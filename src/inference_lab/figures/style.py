@@ -8,7 +8,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,12 @@ from matplotlib.lines import Line2D
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from inference_lab.analysis.statistics import Estimate
 from inference_lab.analysis.summary_table import View
 from inference_lab.records.svg import source_text
 
 WIDTH, MARGIN, LEFT, RIGHT, GAP = 600, 10, 64, 10, 16
+SHORT = 100  # a panel lower than this has shorter arrows
 TITLE, TEXT, SMALL = 12, 9, 8
 INK, FAINT, ALARM = "#222222", "#777777", "#a01010"
 
@@ -125,50 +127,82 @@ def _once(group: re.Match[str]) -> str:
     return f"<g{clip or ''}{styles.pop()}>\n{short}"
 
 
-def page(
-    view: View, legend: Mapping[str, Mark], heights: Sequence[float], title: str, head: str, *foot: Line
+def new_figure(
+    view: View,
+    legend: Mapping[str, Mark],
+    heights: Sequence[float],
+    title: str,
+    head: str,
+    *foot: Line,
+    right: float = RIGHT,
 ) -> tuple[Figure, list[Axes]]:
     """A figure with one empty Axes for each height (points, top to bottom) and all the words around them.
 
-    Above: title, whether the record is invalid, `head`, legend. Below: `foot`, machine, origin, rebuilding.
+    Above: title, `head`, legend. Below: `foot`, machine, origin, rebuilding. `right` is kept free of axes.
     """
-    validity: Mapping[str, Any] = view.record.manifest.get("validity") or {}
-    invalid = validity.get("valid") is False
-    reasons = "; ".join(map(str, validity.get("reasons") or ["no reason given"]))
-    above = [
-        Line(f"{view.record.experiment}: {title}", TITLE, weight="bold"),
-        *[Line(f"INVALID RECORD: {reasons}. Nothing here is a claim.", TEXT, ALARM, "bold")] * invalid,
-        Line(head, TEXT),
-    ]
-    below = [
-        *foot,
-        Line(_machine(view.record.manifest), color=FAINT),
-        Line(_origin(view.source), color=FAINT),
-    ]
-    above, below = _wrapped(above), _wrapped(below)
+    title_line = Line(f"{view.record.experiment}: {title}", TITLE, weight="bold")
+    machine, origin = (
+        Line(text, color=FAINT) for text in (_machine(view.record.manifest), _origin(view.source))
+    )
+    above, below = _wrapped([title_line, Line(head, TEXT)]), _wrapped([*foot, machine, origin])
     columns = len(legend) if sum(50 + 6 * len(label) for label in legend) < WIDTH - LEFT else 2
-    top = MARGIN + _height(above) + 14 * math.ceil(len(legend) / columns) + 8
+    top = MARGIN + _height(above) + 14 * math.ceil(len(legend) / columns if legend else 0) + 8
     bottom = top + sum(heights) + GAP * (len(heights) - 1) + 38
     height = bottom + _height(below) + MARGIN / 2
     figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
     _write(figure, above, MARGIN)
     _write(figure, below, bottom)
-    figure.legend(
-        [Line2D([], [], color=mark.color, marker=mark.marker, ls=mark.line) for mark in legend.values()],
-        list(legend), loc="upper left", bbox_to_anchor=(LEFT / WIDTH, 1 - (MARGIN + _height(above)) / height),
-        borderaxespad=0, borderpad=0.2, ncols=columns, handlelength=3.2, columnspacing=2.5,
-    )  # fmt: skip
+    if legend:
+        figure.legend(
+            *_keys(legend), loc="upper left", borderaxespad=0, borderpad=0.2, handlelength=3.2, ncols=columns,
+            bbox_to_anchor=(LEFT / WIDTH, 1 - (MARGIN + _height(above)) / height), columnspacing=2.5,
+        )  # fmt: skip
     panels: list[Axes] = []
     for tall in heights:
         top += tall
-        rectangle = (LEFT / WIDTH, 1 - top / height, 1 - (LEFT + RIGHT) / WIDTH, tall / height)
-        panels.append(figure.add_axes(rectangle, gid=f"panel-{len(panels)}"))
-        if invalid:
-            panels[-1].patch.set(
-                hatch="x", edgecolor="#e3c9c9", linewidth=0, gid=f"invalid-{len(panels) - 1}"
-            )
+        panels.append(
+            figure.add_axes((LEFT / WIDTH, 1 - top / height, 1 - (LEFT + right) / WIDTH, tall / height))
+        )
         top += GAP
     return figure, panels
+
+
+def legend_beside(panel: Axes, legend: Mapping[str, Mark]) -> None:
+    """A legend of one panel alone, at its right."""
+    panel.legend(*_keys(legend), loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, borderpad=0,
+                 fontsize=SMALL, handlelength=2, labelspacing=0.4)  # fmt: skip
+
+
+def _keys(legend: Mapping[str, Mark]) -> tuple[list[Line2D], list[str]]:
+    marks = [Line2D([], [], color=mark.color, marker=mark.marker, ls=mark.line) for mark in legend.values()]
+    return marks, list(legend)
+
+
+def flag_lines(codes: Iterable[str], words: str = "no claim is made") -> list[Line]:
+    """The line below a figure that names flags; none without flags."""
+    named = ", ".join(dict.fromkeys(codes))
+    return [Line(f"⚑ flagged, {words}: {named}", SMALL, ALARM, "bold")] if named else []
+
+
+def interval(panel: Axes, x: float, estimate: Estimate, mark: Mark, *, hollow: bool = False) -> None:
+    """One value with its interval as a bar; an open arrow towards a bound that n cannot support.
+
+    Nothing here is negative, so there is no arrow below a 0.
+    """
+    low = panel.get_window_extent().height < SHORT
+    for bound, up in ((estimate.lo, -1), (estimate.hi, 1)):
+        if bound is not None and bound != estimate.value:
+            panel.plot([x] * 2, [estimate.value, bound], color=mark.color, linewidth=1.6, zorder=4)
+            panel.plot(x, bound, "_", color=mark.color, markersize=6, markeredgewidth=1.6, zorder=4)
+        elif bound is None and (up > 0 or estimate.value > 0):
+            arrow = {"arrowstyle": "<-", "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9, "color": mark.color}
+            offset, value = (0, (14 if low else 20) * up), (x, estimate.value)
+            panel.annotate("", value, offset, textcoords="offset points", arrowprops=arrow, zorder=4)
+    face, edge = ("white", mark.color) if hollow or mark.marker == "x" else (mark.color, "white")
+    panel.plot(
+        x, estimate.value, mark.marker, markerfacecolor=face, markeredgecolor=edge, clip_on=False,
+        markeredgewidth=1.2 if edge != "white" else 0.6, zorder=4.5,
+    )  # fmt: skip
 
 
 def scale(panel: Axes, values: Sequence[float], label: str, *, log: bool | None = None) -> None:
