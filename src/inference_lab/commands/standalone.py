@@ -40,6 +40,7 @@ SECTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 JUDGE: dict[str, Any] = {
     "by": "timing",
+    "call": "one full decode",
     "knee_factor": 1.25,
     "max_others_cpu": 0.2,
     "max_probe_drift": 0.1,

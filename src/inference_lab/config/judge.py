@@ -39,6 +39,7 @@ class Judge(Closed, frozen=True):
         default={}, description="bounds in ms that a request must keep to count for goodput"
     )
     shown: dict[str, Any] = Field(default={}, description="value of the axis whose first load is drawn alone")
+    call: str = Field(default="", description="what one timed call does, in the words of a figure's title")
     report: Annotated[str, Name] = Field(
         default="", description="results/<report>/report.md is written of all experiments that name it"
     )

@@ -1,14 +1,14 @@
 """Tokens of keys and values that fit one GiB, one row a published model, one mark a dtype."""
 
 from inference_lab.analysis.summary_table import View
-from inference_lab.figures.style import FAINT, MARKS, SMALL, WIDTH, Line, new_figure, styled, svg
+from inference_lab.figures.style import FAINT, MARKS, SMALL, WIDTH, Figure, Line, drawing, new_figure
 
 ROW, NAMES = 17, 196  # points: height of a model's row, width of the names beside them
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG of tokens_per_gib, models from fewest to most tokens; dtypes of the same size share a mark."""
+@drawing
+def draw(view: View) -> Figure:
+    """Draw tokens_per_gib, models from fewest to most tokens; dtypes of the same size share a mark."""
     tokens: dict[str, dict[str, int]] = {}  # by model, by dtype
     shape: dict[str, str] = {}
     for row in view.summary:
@@ -42,4 +42,4 @@ def draw(view: View) -> str:
     panel.set_yticks(range(len(models)), [f"{model}   {shape[model]}" for model in models], size=SMALL)
     panel.set_ylim(-0.6, len(models) - 0.4)
     panel.grid(axis="x")
-    return svg(figure, view)
+    return figure

@@ -10,7 +10,7 @@ from inference_lab.analysis.statistics import Estimate
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.panels import READ_INTERVAL, Axis, Panel, Point, Series, draw_panels, estimate_of
-from inference_lab.figures.style import MARKS, flag_lines, styled, svg
+from inference_lab.figures.style import MARKS, Figure, drawing, flag_lines
 
 TIMES = {
     "token_error": "ITL error\nms",
@@ -27,9 +27,9 @@ PATHS = {
 LEAST = 1e-6  # ms: one ns, because a logarithmic axis has no 0
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG: one panel for each metric, one column for each number of streams, one mark for each path.
+@drawing
+def draw(view: View) -> Figure:
+    """Draw one panel for each metric, one column for each number of streams, one mark for each path.
 
     Raises RecordError when the summary is not of a calibration.
     """
@@ -68,7 +68,7 @@ def draw(view: View) -> str:
     legend = {PATHS[path]: mark for path, mark in marks.items()}
     title = "how far the client is from the truth"
     figure, _ = draw_panels(view, axis, panels, title, head, *foot, legend=legend)
-    return svg(figure, view)
+    return figure
 
 
 def _at_least(estimate: Estimate) -> Estimate:

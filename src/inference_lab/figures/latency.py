@@ -5,13 +5,13 @@ Over batch sizes a second panel shows P50 divided by the batch: what one sequenc
 
 from inference_lab.analysis.summary_table import View
 from inference_lab.figures.panels import READ_INTERVAL, READ_SAMPLES, Panel, Point
-from inference_lab.figures.style import styled, svg
+from inference_lab.figures.style import Figure, drawing
 from inference_lab.figures.timing_axes import TimingAxes
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG of wall time (ms) and, over batch sizes, of P50 per sequence (ms)."""
+@drawing
+def draw(view: View) -> Figure:
+    """Draw wall time (ms) and, over batch sizes, of P50 per sequence (ms)."""
     axes = TimingAxes(view)
     # Side by side in a lane, so that their bars never hide each other.
     p50 = axes.series(
@@ -33,4 +33,4 @@ def draw(view: View) -> str:
         panels = [Panel("wall time (ms)", [*p50, *p95], 240), Panel("P50 per sequence (ms)", each, 130)]
     read = f"{READ_SAMPLES} Filled: P50. Hollow: P95. {READ_INTERVAL}"
     figure, _ = axes.draw(axes.paths, panels, f"time of {axes.call}", read)
-    return svg(figure, view)
+    return figure

@@ -7,13 +7,13 @@ the claim rule (analysis/claim_rule.py) accepts.
 from inference_lab.analysis.statistics import Estimate
 from inference_lab.analysis.summary_table import View
 from inference_lab.figures.panels import READ_INTERVAL, Panel, Point, estimate_of, known
-from inference_lab.figures.style import FAINT, INK, Axes, styled, svg
+from inference_lab.figures.style import FAINT, INK, Axes, Figure, drawing
 from inference_lab.figures.timing_axes import CellKey, TimingAxes
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG of the time ratio path / baseline over the varied axis, with the claim threshold and A/A band."""
+@drawing
+def draw(view: View) -> Figure:
+    """Draw the time ratio path / baseline over the varied axis, with the claim threshold and A/A band."""
     axes = TimingAxes(view)
     baseline, times = axes.baseline, axes.rounds.times
     compared = [path for path in axes.paths if path != baseline]
@@ -56,7 +56,7 @@ def draw(view: View) -> str:
         if value in aa:
             left, right = axes.axis.at(column, (0, lanes), -1), axes.axis.at(column, (lanes - 1, lanes), 1)
             _draw_aa(drawn[0], left, right, aa[value])
-    return svg(figure, view)
+    return figure
 
 
 def _draw_aa(panel: Axes, left: float, right: float, aa: Estimate) -> None:

@@ -7,13 +7,13 @@ above 1 (the products) or above the slope (the reading).
 
 from inference_lab.analysis.peers import LIMITS, check_limits
 from inference_lab.analysis.summary_table import View
-from inference_lab.figures.style import FAINT, INK, SMALL, flag_lines, new_figure, scale, styled, svg
+from inference_lab.figures.style import FAINT, INK, SMALL, Figure, drawing, flag_lines, new_figure, scale
 from inference_lab.figures.timing_axes import TimingAxes
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG of the roofline, one mark for each path and cell. Raises RecordError when a limit is missing."""
+@drawing
+def draw(view: View) -> Figure:
+    """Draw the roofline, one mark for each path and cell. Raises RecordError when a limit is missing."""
     axes = TimingAxes(view)
     check_limits(view.record, axes.paths, "a roofline")
     p50 = {cell: axes.estimate(cell, "p50_ms").value for cell in axes.rows}
@@ -48,4 +48,4 @@ def draw(view: View) -> str:
     scale(panel, seen, "multiply-adds alone / call", log=True)
     panel.set_xlim(left, right)
     panel.set_xlabel("intensity: multiply-adds alone / reading alone, log scale")
-    return svg(figure, view)
+    return figure

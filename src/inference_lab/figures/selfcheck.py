@@ -7,7 +7,18 @@ from inference_lab.analysis.statistics import ALPHA
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.panels import estimate_of
-from inference_lab.figures.style import FAINT, INK, MARKS, Axes, Line, Mark, interval, new_figure, styled, svg
+from inference_lab.figures.style import (
+    FAINT,
+    INK,
+    MARKS,
+    Axes,
+    Figure,
+    Line,
+    Mark,
+    drawing,
+    interval,
+    new_figure,
+)
 
 GOALS = {0: 0.02, 5: 0.85, 10: 0.95}  # by percent of extra work: at most, then at least this share claimed
 CLAIMED, NOT, NARROW = "claimed", "not claimed", "share claimed where A/A is narrow"
@@ -15,9 +26,9 @@ LEGEND = {CLAIMED: MARKS[0], NOT: MARKS[1], NARROW: MARKS[2]}
 WIDE = 0.8
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG of every ratio by what was put into it, the share claimed of each, and coverage of 1 by run.
+@drawing
+def draw(view: View) -> Figure:
+    """Draw every ratio by what was put into it, the share claimed of each, and coverage of 1 by run.
 
     Raises RecordError when a row of the summary is malformed or missing.
     """
@@ -63,7 +74,7 @@ def draw(view: View) -> str:
     coverage.set_xlabel("run")
     coverage.set_ylabel("holds 1, %")
     coverage.set_ylim(min([*held, 80]) - 4, 104)
-    return svg(figure, view)
+    return figure
 
 
 def _ratios(panel: Axes, place: int, percent: int, some: Sequence[Trial]) -> None:

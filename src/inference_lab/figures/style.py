@@ -8,7 +8,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +95,7 @@ class Line:
 
 @contextmanager
 def styled() -> Generator[None]:
-    """A context (or decorator) in which every figure looks the same, whatever matplotlibrc says."""
+    """A context in which every figure looks the same, whatever matplotlibrc says."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
@@ -108,6 +108,23 @@ def svg(figure: Figure, view: View) -> str:
     metadata = {"Title": view.record.experiment, "Source": source_text(view.source), "Date": None}
     figure.savefig(text, format="svg", metadata=metadata)
     return _MARKERS.sub(_once, text.getvalue())
+
+
+class drawing:  # noqa: N801 (a decorator)
+    """Turn a function from a view to a figure into one from a view to the figure's SVG, styled."""
+
+    def __init__(self, make: Callable[[View], Figure]) -> None:
+        self._make = make
+
+    def __call__(self, view: View) -> str:
+        """The SVG."""
+        with styled():
+            return svg(self._make(view), view)
+
+    def figure(self, view: View) -> Figure:
+        """The figure itself."""
+        with styled():
+            return self._make(view)
 
 
 _MARKERS = re.compile(r'<g( clip-path="[^"]*")?>\n((?: *<use [^>]*/>\n)+)')
@@ -241,7 +258,7 @@ def _machine(manifest: Mapping[str, Any]) -> str:
         "BLAS threads ": blas.get("threads"),
         "recorded ": str(manifest.get("started_at") or "")[:16],
     }
-    if manifest.get("kind") == "serving":  # a client and a server, which calculate nothing
+    if manifest.get("kind", "timing") != "timing":  # nothing that BLAS or NumPy calculated was timed
         facts = {name: fact for name, fact in facts.items() if "BLAS" not in name and name != "NumPy "}
     return " · ".join(f"{name}{fact or 'unknown'}" for name, fact in facts.items())
 

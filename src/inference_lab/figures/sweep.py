@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.panels import READ_INTERVAL, Axis, Panel, Point, Series, draw_panels, estimate_of
-from inference_lab.figures.style import INK, MARKS, Line, Mark, flag_lines, styled, svg
+from inference_lab.figures.style import INK, MARKS, Figure, Line, Mark, drawing, flag_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ CACHE = (  # shown where the size of the cache is varied
 )  # fmt: skip
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG: a panel for each quantity, a column for each value of the axis, a mark for who reports it.
+@drawing
+def draw(view: View) -> Figure:
+    """Draw a panel for each quantity, a column for each value of the axis, a mark for who reports it.
 
     Raises RecordError when the summary has nothing over the varied axis.
     """
@@ -83,7 +83,7 @@ def draw(view: View) -> str:
     axis = Axis(name, columns, range(len(columns)), spread=0.5)
     title = f"what client, server and engine report, over {name}"
     figure, _ = draw_panels(view, axis, panels, title, head, *foot)
-    return svg(figure, view)
+    return figure
 
 
 def _panel(view: View, quantity: _Quantity, axis: str, columns: list[str]) -> Panel | None:

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 from inference_lab.analysis.summary_table import View
 from inference_lab.figures.panels import READ_INTERVAL, READ_SAMPLES, Panel, Point, Series
-from inference_lab.figures.style import styled, svg
+from inference_lab.figures.style import Figure, drawing
 from inference_lab.figures.timing_axes import TimingAxes
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG of positions/s with the ideal line; with `judge.knee_factor` also what growth must reach."""
+@drawing
+def draw(view: View) -> Figure:
+    """Draw positions/s with the ideal line; with `judge.knee_factor` also what growth must reach."""
     axes, knee_factor = TimingAxes(view), view.judge.get("knee_factor")
     multiplies = axes.name in ("batch_size", "blas_threads")
     rates = axes.series(
@@ -47,7 +47,7 @@ def draw(view: View) -> str:
     for series, column, rate in bars:
         ends = [axes.axis.at(column, series.lane, side) for side in (-1, 1)]
         drawn.plot(ends, [rate] * 2, color=series.mark.color, linestyle=(0, (1, 1)), linewidth=1.6)
-    return svg(figure, view)
+    return figure
 
 
 def _rate(series: Series, column: int) -> float:

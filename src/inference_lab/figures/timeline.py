@@ -20,13 +20,12 @@ from inference_lab.figures.style import (
     Figure,
     Line,
     Mark,
+    drawing,
     flag_lines,
     new_figure,
-    styled,
-    svg,
 )
 from inference_lab.records.record import Record
-from inference_lab.records.requests import RequestRecord
+from inference_lab.stream_load.requests import RequestRecord
 
 GATE = Mark("#999999", "", "-")
 SENT = Mark("#d55e00", "", "-")
@@ -42,9 +41,9 @@ MOST_TICKS = 4000  # a column with more tokens shows their streams without them
 CellKey = tuple[str, ...]
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG: a pair of panels for each cell, one column for each value of what the cells differ in first.
+@drawing
+def draw(view: View) -> Figure:
+    """Draw a pair of panels for each cell, one column for each value of what the cells differ in first.
 
     With `judge.shown` the first load of that value alone. Raises ConfigError when there is none.
     """
@@ -84,7 +83,7 @@ def draw(view: View) -> str:
                     upper.set_title(_title(cell), size=SMALL, pad=2)
         above[0].set_ylabel(": ".join((*row, "requests")))
         below[0].set_ylabel("how many")
-    return svg(figure, view)
+    return figure
 
 
 def _only(record: Record, shown: Mapping[str, object]) -> Record:

@@ -8,15 +8,15 @@ from inference_lab.analysis.server_metrics import STEADY_QUANTILE, by_fresh_serv
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.panels import Axis, Panel, Point, Series, draw_panels
-from inference_lab.figures.style import MARKS, Line, Mark, styled, svg
+from inference_lab.figures.style import MARKS, Figure, Line, Mark, drawing
 
 LABELS = {"ttft": "TTFT\nms", "itl": "mean ITL\nms"}
 Pairs = Sequence[tuple[int, float]]  # requests that the server had before, ms
 
 
-@styled()
-def draw(view: View) -> str:
-    """SVG of TTFT and mean ITL of each request over how many its server had before, a mark for each server.
+@drawing
+def draw(view: View) -> Figure:
+    """Draw TTFT and mean ITL of each request over how many its server had before, a mark for each server.
 
     Raises RecordError when no server was watched from its first request on, or more than marks tell apart.
     """
@@ -52,7 +52,7 @@ def draw(view: View) -> str:
         for server, pairs in of_servers.items():
             if (bound := steady_below(_values([pairs]))) is not None:
                 axes.axhline(bound, color=marks[server].color, linestyle=(0, (1, 2)), linewidth=0.9)
-    return svg(figure, view)
+    return figure
 
 
 def _panel(label: str, servers: Mapping[int, Pairs], marks: Mapping[int, Mark]) -> Panel:
