@@ -1,93 +1,73 @@
-"""Views to draw: a synthetic record with summary rows computed here by plain order statistics.
+"""What figures are drawn from, and what is read back from a drawn figure: its own data, not its ids."""
 
-The rows are made independently of `analysis`, so that a figure's tests stand on the contract alone.
-"""
-
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from statistics import median
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from inference_lab.analysis.summary_table import View
-from inference_lab.records.record import Record
-from inference_lab.records.samples import CELL_COLUMNS, Sample
-from tests.checkout import judge_of
-from tests.synthetic import samples_of
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Annotation, Text
 
-SOURCE = {
-    "experiment": "m1",
-    "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},
-    "command": "uv run snakemake --cores 1 results/m1/latency-p50-p95.svg",
-}
+from inference_lab.analysis.summary_table import SummaryRow, View
+from inference_lab.figures.style import Mark
+from tests.analysis.views import SOURCE, view_of
+from tests.synthetic import steady, timing_record
 
-
-def view_of(record: Record, *, flags: Mapping[tuple[str, int], str] | None = None, **judge: Any) -> View:
-    """A view of the record with the summary rows the contract lists; `flags` by (path, varied value)."""
-    return View(
-        record,
-        summary_of(record, flags or {}),
-        judge_of(**judge),
-        SOURCE | {"experiment": record.experiment},
-    )
+Place = tuple[float, float]
 
 
-def summary_of(record: Record, flags: Mapping[tuple[str, int], str]) -> list[dict[str, str]]:
-    """Rows of summary.csv as text, by path as listed and varied value."""
-    conditions = record.manifest["conditions"]
-    axis, baseline = next(iter(conditions["vary"])), conditions["baseline"]
-    grouped: dict[tuple[str, int], list[Sample]] = {}
-    for sample in samples_of(record.samples):
-        grouped.setdefault((sample.path, getattr(sample, axis)), []).append(sample)
-    replicas: dict[int, dict[tuple[int, int], int]] = {}
-    for sample in samples_of(record.controls):
-        if sample.kind == "replica":
-            replicas.setdefault(getattr(sample, axis), {})[sample.process, sample.round] = sample.elapsed_ns
-    rows: list[dict[str, str]] = []
-    for path, value in sorted(grouped, key=lambda key: (conditions["paths"].index(key[0]), key[1])):
-        samples = grouped[path, value]
-        first = asdict(samples[0])
-        ms = sorted(sample.elapsed_ns / 1e6 for sample in samples)
-        base = {(sample.process, sample.round): sample.elapsed_ns for sample in grouped[baseline, value]}
-        row = {column: str(first[column]) for column in CELL_COLUMNS} | {"n": str(len(ms))}
-        row |= _columns(_quantile(ms, 0.5), ("p50_ms", "p50_lo_ms", "p50_hi_ms"))
-        row |= _columns(_quantile(ms, 0.95), ("p95_ms", "p95_lo_ms", "p95_hi_ms"))
-        row |= {"min_ms": f"{ms[0]:.9g}", "max_ms": f"{ms[-1]:.9g}", "baseline": baseline}
-        B, T = samples[0].batch_size, samples[0].sequence_length
-        each = [time / B for time in ms]
-        row |= _columns(_quantile(each, 0.5), ("per_sequence_ms", "per_sequence_lo_ms", "per_sequence_hi_ms"))
-        rates = sorted(1e3 * B * T / time for time in ms)
-        row |= _columns(
-            _quantile(rates, 0.5), ("positions_per_s", "positions_per_s_lo", "positions_per_s_hi")
-        )
-        pairs = sorted(sample.elapsed_ns / base[sample.process, sample.round] for sample in samples)
-        ratio = (None, None, None) if path == baseline else _quantile(pairs, 0.5)
-        row |= _columns(ratio, ("ratio", "ratio_lo", "ratio_hi"))
-        claimed = ratio[0] is not None and abs(ratio[0] - 1) > 0.02 and not flags.get((path, value))
-        row["ratio_claimed"] = "" if path == baseline else "yes" if claimed else "no"
-        again = sorted(elapsed / base[key] for key, elapsed in replicas.get(value, {}).items())
-        aa = _quantile(again, 0.5) if again else (None, None, None)
-        row |= _columns(aa, ("aa_ratio", "aa_lo", "aa_hi"))
-        rows.append(row | {"flags": flags.get((path, value), ""), "advice": ""})
-    widths = [float(row["aa_hi"]) - float(row["aa_lo"]) for row in rows if row["aa_lo"] and row["aa_hi"]]
-    return [row | {"smallest_effect": f"{max([0.02, *widths]):.9g}"} for row in rows]
+def small_view(*, knee: float | None = None, **changes: Any) -> View:
+    """A view of few samples; `changes` go to `timing_record`."""
+    record = timing_record(**{"processes": 1, "rounds": 9, "warmups": 1, "machine": steady(0.05), **changes})
+    return view_of(record, **({"knee_factor": knee} if knee else {}), call="one full decode")
 
 
-Bounds = tuple[float | None, float | None, float | None]
+def changed(view: View, rows: Mapping[tuple[str, str], Mapping[str, str]]) -> View:
+    """The view with other columns in the rows of these paths and batch sizes; nothing else is flagged."""
+    summary = [
+        SummaryRow({**row, "flags": "", **rows.get((row["path"], row["batch_size"]), {})}, row.place)
+        for row in view.summary
+    ]
+    return replace(view, summary=summary)
 
 
-def _columns(numbers: Bounds, names: Sequence[str]) -> dict[str, str]:
-    return {
-        name: "" if number is None else f"{number:.9g}" for name, number in zip(names, numbers, strict=True)
-    }
+def words(figure: Figure) -> str:
+    """All text of a figure."""
+    return " ".join(text.get_text() for text in figure.findobj(Text))
 
 
-def _quantile(ordered: Sequence[float], q: float) -> Bounds:
-    """The quantile and the order statistics that bound it with about 95%, None when n is too small."""
-    n = len(ordered)
-    wide = 1.96 * math.sqrt(n * q * (1 - q))
-    place = (n - 1) * q
-    lo, hi = min(math.floor(n * q - wide), math.floor(place)), max(math.ceil(n * q + wide), math.ceil(place))
-    low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    value = median([low, high]) if q == 0.5 else low + (high - low) * (place - math.floor(place))
-    return value, ordered[lo] if lo >= 0 else None, ordered[hi] if hi < n else None
+def arrows(axes: Axes) -> dict[Place, list[bool]]:
+    """The places with open arrows: True for each that points up."""
+    found: dict[Place, list[bool]] = {}
+    for text in axes.texts:
+        if isinstance(text, Annotation) and text.arrow_patch is not None:
+            (x, y), (_, up) = text.xy, text.get_position()
+            found.setdefault((float(x), float(y)), []).append(float(up) > 0)
+    return found
+
+
+def _places(line: Line2D) -> list[Place]:
+    xs, ys = line.get_xdata(), line.get_ydata()
+    return [(float(x), float(y)) for x, y in zip(list(xs), list(ys), strict=True)]  # pyright: ignore
+
+
+def samples(axes: Axes, mark: Mark) -> list[Place]:
+    """The light points of a mark."""
+    lines = [x for x in axes.get_lines() if x.get_marker() == mark.marker and not x.get_markeredgewidth()]
+    return [place for line in lines if line.get_color() == mark.color for place in _places(line)]
+
+
+def estimates(axes: Axes, mark: Mark) -> dict[Place, bool]:
+    """The large points of a mark, left to right; True where one is filled."""
+    lines = [x for x in axes.get_lines() if x.get_marker() == mark.marker and x.get_markeredgewidth()]
+    own = [line for line in lines if mark.color in (line.get_markerfacecolor(), line.get_markeredgecolor())]
+    return dict(sorted((_places(line)[0], line.get_markerfacecolor() == mark.color) for line in own))
+
+
+def lines(axes: Axes, *, width: float) -> list[list[Place]]:
+    """The lines of this width."""
+    return [_places(line) for line in axes.get_lines() if line.get_linewidth() == width]
+
+
+__all__ = ["SOURCE", "view_of"]

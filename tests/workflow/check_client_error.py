@@ -1,19 +1,17 @@
 """The figure of the calibration: errors, lateness and cost over the number of streams."""
 
-import re
 import unittest
 from typing import Any
-from xml.etree import ElementTree
 
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import View, summary_rows
 from inference_lab.errors import RecordError
 from inference_lab.figures.client_error import draw
+from inference_lab.figures.style import MARKS
 from inference_lab.records.record import Record
 from tests.checkout import judge_of
+from tests.figures.views import SOURCE, estimates, words
 from tests.loads import record, request, session, truth
-
-SOURCE = {"experiment": "c", "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64}, "command": "rebuild it"}
 
 
 def calibrated(**judge: Any) -> View:
@@ -33,35 +31,26 @@ def calibrated(**judge: Any) -> View:
     )
 
 
-def heights(svg: str, metric: str) -> dict[str, float]:
-    """How high each mark of a metric stands, by path and streams."""
-    found: dict[str, float] = {}
-    for group in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}g"):
-        if (name := group.get("id", "")).startswith(f"{metric}-"):
-            (mark,) = group.iter("{http://www.w3.org/2000/svg}use")
-            found[name.removeprefix(f"{metric}-")] = -float(mark.get("y", "nan"))
-    return found
-
-
 class TestClientError(unittest.TestCase):
     """What a reader sees."""
 
     def test_a_mark_for_every_cell(self) -> None:
-        """Each metric that was measured has a mark a path and number of streams; a larger error is higher."""
-        svg = draw(calibrated())
-        for metric in ("token_error", "ttft_error", "client_lag", "client_cpu_a_token"):
-            self.assertEqual(set(heights(svg, metric)), {"kernel-1", "kernel-4", "user-1", "user-4"}, metric)
-        errors = heights(svg, "token_error")
-        self.assertGreater(errors["user-4"], errors["kernel-4"])
-        self.assertEqual(heights(svg, "slip"), {})
+        """Each metric that was measured has a panel with a mark per path and number of streams."""
+        panels = {panel.get_ylabel().split("\n")[0]: panel for panel in draw.figure(calibrated()).axes}
+        self.assertEqual(list(panels), ["ITL error", "TTFT error", "read late", "coalesced", "CPU"])
+        for name, panel in panels.items():
+            marks = [estimates(panel, mark) for mark in MARKS[:2]]
+            self.assertEqual([len(places) for places in marks], [2, 2], name)
+        kernel, user = ([y for _, y in estimates(panels["ITL error"], mark)] for mark in MARKS[:2])
+        self.assertGreater(min(user), max(kernel))
 
     def test_words(self) -> None:
         """Units, what the paths are, and flags where there are any."""
-        said = " ".join(re.findall("<!-- (.*?) -->", draw(calibrated())))
-        for words in ("ITL error", "ms, log scale", "µs a token", "stamps of the read", "streams at once"):
-            self.assertIn(words, said)
+        said = words(draw.figure(calibrated()))
+        for text in ("ITL error", "ms, log scale", "µs per token", "stamps of the read", "streams at once"):
+            self.assertIn(text, said)
         self.assertNotIn("flagged", said)
-        flagged = " ".join(re.findall("<!-- (.*?) -->", draw(calibrated(max_client_lag_ms=0.001))))
+        flagged = words(draw.figure(calibrated(max_client_lag_ms=0.001)))
         self.assertIn("flagged, no claim is made: client-limited", flagged)
 
     def test_only_a_calibration_can_be_drawn(self) -> None:

@@ -1,58 +1,46 @@
 """The timeline: every request of a record, where it waited, and both sides' counts below."""
 
-import re
+import math
 import unittest
 from collections.abc import Sequence
 from typing import Any
-from xml.etree import ElementTree
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import View, summary_rows
-from inference_lab.figures.timeline import MOST_TICKS, draw
+from inference_lab.errors import ConfigError
+from inference_lab.figures.timeline import END, FAILED, MOST_TICKS, draw
 from inference_lab.records.record import Record
-from inference_lab.records.svg import read_metadata
 from tests.checkout import judge_of
+from tests.figures.views import SOURCE, words
 from tests.loads import MS, record, request, session
 
-SOURCE = {
-    "experiment": "p2",
-    "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},
-    "command": "rebuild it",
-}
-SVG = "{http://www.w3.org/2000/svg}"
 
-
-def drawn(found: Record, **judge: Any) -> str:
+def drawn(found: Record, **judge: Any) -> Figure:
     """The figure of a record."""
-    return draw(
-        View(
-            found, summary_rows(summarise(found, judge_of(**judge)), "summary.csv"), judge_of(**judge), SOURCE
-        )
+    rows = summary_rows(summarise(found, judge_of(**judge)), "summary.csv")
+    return draw.figure(View(found, rows, judge_of(**judge), SOURCE))
+
+
+def pieces(panel: Axes) -> list[int]:
+    """How many separate lines there are of waiting at the gate, sent, streams, and tokens where drawn."""
+    counts: list[int] = []
+    for line in panel.get_lines():
+        if line.get_marker() == "None":
+            ys = [float(y) for y in list(line.get_ydata())]  # pyright: ignore
+            counts.append(sum(math.isnan(y) for y in ys))
+    return counts
+
+
+def ends(panel: Axes) -> tuple[int, int]:
+    """How many requests ended with and without success."""
+    ok, failed = (
+        sum(len(list(line.get_xdata())) for line in panel.get_lines() if line.get_marker() == mark.marker)  # pyright: ignore
+        for mark in (END, FAILED)
     )
-
-
-def group(svg: str, gid: str) -> ElementTree.Element | None:
-    """What was drawn under a name."""
-    groups = ElementTree.fromstring(svg).iter(f"{SVG}g")
-    return next((each for each in groups if each.get("id") == gid), None)
-
-
-def lines(svg: str, gid: str) -> int:
-    """How many separate lines were drawn under a name."""
-    found = group(svg, gid)
-    assert found is not None, gid
-    return sum(path.get("d", "").count("M") for path in found.iter(f"{SVG}path"))
-
-
-def marks(svg: str, gid: str) -> int:
-    """How many marks were drawn under a name."""
-    found = group(svg, gid)
-    return 0 if found is None else len(list(found.iter(f"{SVG}use")))
-
-
-def words(svg: str) -> str:
-    """The text of a figure, which is drawn as paths."""
-    return " ".join(re.findall("<!-- (.*?) -->", svg))
+    return ok, failed
 
 
 class TestTimeline(unittest.TestCase):
@@ -74,42 +62,45 @@ class TestTimeline(unittest.TestCase):
         )
 
     def test_every_request_and_token_is_drawn(self) -> None:
-        """In each cell: a line for each wait of each request, a tick a token, an end each."""
-        svg = drawn(self.both(), window="all")
-        for cell in ("one-simulation", "two-http"):
-            counted = [lines(svg, f"{name}-{cell}") for name in ("gate", "sent", "stream", "tokens")]
-            self.assertEqual(counted, [2, 2, 2, 6], cell)
-            self.assertEqual((marks(svg, f"ok-{cell}"), marks(svg, f"failed-{cell}")), (2, 0))
-            self.assertEqual(lines(svg, f"batch-{cell}"), 1)
-            self.assertEqual(lines(svg, f"in-flight-{cell}"), 1)
+        """In each cell: a line for each wait of each request, a tick per token, an end each; both counts."""
+        panels = drawn(self.both(), window="all").axes
+        requests, counts = panels[:1] + panels[4:5] + panels[2:3] + panels[6:7], panels[1:2]
+        for panel in requests:
+            self.assertEqual((pieces(panel), ends(panel)), ([2, 2, 2, 6], (2, 0)))
+        in_flight, batch = ([float(y) for y in list(x.get_ydata())] for x in counts[0].get_lines())  # pyright: ignore
+        self.assertEqual((max(in_flight), batch), (2, [2, 2]))
 
     def test_a_request_is_drawn_as_far_as_it_came(self) -> None:
         """Refused at the gate: one line and a cross; failed before a token: two lines and a cross."""
         refused = request(0, tokens=(), admitted_ns=None, sent_ns=None, status="cancelled", http_status=None)
         failed = request(1, tokens=(), status="timeout")
-        svg = drawn(record([refused, failed]))
-        self.assertEqual([lines(svg, f"{name}-load") for name in ("gate", "sent")], [2, 1])
-        self.assertEqual((marks(svg, "failed-load"), marks(svg, "ok-load")), (2, 0))
+        panel = drawn(record([refused, failed])).axes[0]
+        self.assertEqual((pieces(panel)[:2], ends(panel)), ([2, 1], (0, 2)))
 
     def test_the_steady_window_is_shaded(self) -> None:
         """Where there is one; a run too short for one says so instead."""
         requests: Sequence[Any] = [request(n, 10 * n) for n in range(6)]
-        self.assertIsNotNone(group(drawn(record(requests, session(concurrency=2))), "window-load"))
-        short = drawn(record(requests, session(concurrency=6)))
-        self.assertIsNone(group(short, "window-load"))
-        self.assertIn("too short for a steady window", words(short))
-        self.assertIsNone(group(drawn(record(requests, session(concurrency=2)), window="all"), "window-load"))
+        for concurrency, judge, shaded in ((2, {}, 1), (6, {}, 0), (2, {"window": "all"}, 0)):
+            figure = drawn(record(requests, session(concurrency=concurrency)), **judge)
+            self.assertEqual(len(figure.axes[0].patches), shaded)
+            self.assertEqual("too short for a steady window" in words(figure), concurrency == 6)
 
-    def test_flags_are_told(self) -> None:
+    def test_flags_are_named(self) -> None:
         """A flagged record says that its times make no claim."""
-        svg = drawn(record([request(0, max_read_lag_ns=30 * MS)]), max_client_lag_ms=10)
-        self.assertIn("no claim about times is made: client-limited", words(svg))
+        figure = drawn(record([request(0, max_read_lag_ns=30 * MS)]), max_client_lag_ms=10)
+        self.assertIn("no claim about times is made: client-limited", words(figure))
 
     def test_a_long_load_shows_streams_without_tokens(self) -> None:
         """Too many tokens to tell apart are left out; the streams stay."""
-        svg = drawn(record([request(0, tokens=range(1, MOST_TICKS + 2))]))
-        self.assertEqual((lines(svg, "stream-load"), group(svg, "tokens-load")), (1, None))
+        panel = drawn(record([request(0, tokens=range(1, MOST_TICKS + 2))])).axes[0]
+        self.assertEqual(pieces(panel), [1, 1, 1])
 
-    def test_it_names_its_origin(self) -> None:
-        """The metadata of the figure is the source it was drawn from."""
-        self.assertEqual(read_metadata(drawn(self.both())), SOURCE)
+    def test_one_load_alone(self) -> None:
+        """`judge.shown` leaves the first load of that value; a value that was not loaded is refused."""
+        names = {1: "a/", 2: "b/", 3: "b2/"}
+        cells = [session(name, cell={"concurrency": min(n, 2)}) for n, name in names.items()]
+        made = record([request(n, name=name) for name in names.values() for n in range(3)], *cells)
+        figure = drawn(made, shown={"concurrency": 2}, window="all")
+        self.assertEqual((len(figure.axes), pieces(figure.axes[0])[0]), (2, 3))
+        with self.assertRaisesRegex(ConfigError, "judge.shown is .*'3'"):
+            drawn(made, shown={"concurrency": 3})

@@ -15,7 +15,7 @@ from inference_lab.figures.timing_axes import TimingAxes
 @drawing
 def draw(view: View) -> Figure:
     """Draw positions/s with the ideal line; with `judge.knee_factor` also what growth must reach."""
-    axes, knee_factor = TimingAxes(view), view.judge.get("knee_factor")
+    axes, knee_factor = TimingAxes(view), view.judge.knee_factor
     multiplies = axes.name in ("batch_size", "blas_threads")
     rates = axes.series(
         axes.paths,

@@ -47,8 +47,8 @@ def draw(view: View) -> Figure:
 
     With `judge.shown` the first load of that value alone. Raises ConfigError when there is none.
     """
-    steady = view.judge.get("window", "steady") == "steady"
-    record = _only(view.record, shown) if (shown := view.judge.get("shown")) else view.record
+    steady = view.judge.window == "steady"
+    record = _only(view.record, shown) if (shown := view.judge.shown) else view.record
     cells = {tuple(cell.conditions.values()): cell for cell in cells_of(record, steady=steady)}
     columns = list(dict.fromkeys(key[:1] for key in cells))
     rows = list(dict.fromkeys(key[1:] for key in cells))

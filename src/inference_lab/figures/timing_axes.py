@@ -49,7 +49,7 @@ class TimingAxes:
                 " split the experiment"
             )
         self.marks = dict(zip(self.paths, MARKS, strict=False))
-        self.call: str = view.judge.get("call") or "one call"
+        self.call: str = view.judge.call or "one call"
         log = self.values[-1] >= 4 * self.values[0]
         places = [math.log2(value) if log else float(value) for value in self.values]
         label = _LABELS.get(self.name, self.name) + (", log scale" if log else "")
