@@ -66,15 +66,15 @@ class SampleTests(TestCase):
                     (left, right), (bottom, top) = panel.get_xlim(), panel.get_ylim()
                     for path, mark in zip(paths, MARKS, strict=False):
                         points = samples(panel, mark)
-                        timed = [sample for sample in view.record.samples if sample.path == path]
+                        timed = view.record.samples.query(f"path == '{path}'")
                         base = figure == "ratios" and path == paths[0]
                         self.assertEqual(len(points), 0 if base else len(timed))
                         self.assertTrue(all(left < x < right and bottom < y < top for x, y in points))
                         self.assertEqual([x for x, _ in points], sorted({x for x, _ in points}))
                         if figure == "latency":
-                            timed.sort(key=lambda sample: sample.cell[1:])
-                            heights = [sample.elapsed_ns / 1e6 for sample in timed]
-                            self.assertEqual([y for _, y in points], heights)
+                            axis = next(iter(view.record.manifest["conditions"]["vary"]))
+                            timed = timed.sort_values(axis, kind="stable")
+                            self.assertEqual([y for _, y in points], list(timed["elapsed_ns"] / 1e6))
 
     def test_light_points_and_estimate_are_one_formula(self) -> None:
         """Also where a call makes some steps behind T tokens: P50 is the middle of the samples."""
@@ -87,12 +87,11 @@ class SampleTests(TestCase):
 
     def test_a_round_is_compared_with_the_baseline_of_the_same_round(self) -> None:
         view = small_view(processes=2, rounds=5, vary={"batch_size": (1,)})
-        elapsed = {(s.path, s.process, s.round): s.elapsed_ns for s in view.record.samples}
-        pairs = [
-            elapsed["preallocated", process, number] / elapsed["dynamic", process, number]
-            for path, process, number in sorted(elapsed)
-            if path == "preallocated"
-        ]
+        rows = view.record.samples.sort_values(["process", "round"])
+        times = {
+            path: rows[rows["path"] == path]["elapsed_ns"].to_numpy() for path in ("dynamic", "preallocated")
+        }
+        pairs = list(times["preallocated"] / times["dynamic"])
         drawn = samples(ratios.draw.figure(view).axes[1], PREALLOCATED)
         self.assertEqual([y for _, y in drawn], pairs)
 
