@@ -48,6 +48,7 @@ for word in "$@"; do
     case "$word" in -*) break ;; esac
     words="${words:+$words }$word"
 done
+words="${words#stage }"
 printf '%s\\n' "$words" >>"$TOY_RAN"
 if [ "$words" = "$TOY_LIMITED" ]; then ulimit -f 0; fi
 exec "$TOY_PROGRAMS/inference-lab" "$@"
