@@ -142,7 +142,7 @@ class Checkout:
             said = self.outside / "said"
             status = forked(self.root, environment, words, said)
             text = said.read_text(errors="replace")
-        ran = log.read_text().splitlines()
+        ran = [line.removeprefix("stage ") for line in log.read_text().splitlines()]
         made = {words for words in ran if self._remade(words, before)}
         return Run(status, text, ran, made)
 
