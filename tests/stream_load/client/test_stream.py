@@ -101,7 +101,7 @@ class TestFastPath(unittest.IsolatedAsyncioTestCase):
     async def check(self, *reads: bytes) -> None:
         """The fast path changes nothing."""
         fast = await outcome(*reads)
-        with mock.patch.object(Response, "_repeats", return_value=False):
+        with mock.patch.object(Response, "_known", return_value=None):
             slow = await outcome(*reads)
         if fast != slow:
             self.assertEqual(fast, slow, reads)

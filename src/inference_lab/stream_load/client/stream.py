@@ -182,7 +182,7 @@ class Response:
     def receive(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
         """Take the bytes of one read."""
         capture = self.capture
-        if self._repeats(data):
+        if self._repeat is not None and self._repeats(data):
             capture.stamp(1, at_ns, lag_ns)
             return
         self.began = True
@@ -196,7 +196,7 @@ class Response:
             error = f"not HTTP: {broken}"
         scanner, counter = self._scanner, capture.counter
         payloads, scanner.payloads = scanner.payloads, []
-        alike = [counter.add(payload) for payload in payloads]
+        alike = [self._add(payload) for payload in payloads]
         capture.stamp(len(payloads), at_ns, lag_ns)
         is_between = self._ended_chunk and data[-1:] == b"\n" and scanner.is_between_events
         if not is_between or None in alike:
@@ -219,23 +219,33 @@ class Response:
             known = self._repeat[2] if self._repeat and self._repeat[:2] == around else {}
             self._repeat = *around, known | {start == end: shown}
 
-    def _repeats(self, data: bytes) -> bool:
-        """Whether a read is like the remembered one but for its text; if so, count its tokens."""
+    def _known(self, event: bytes) -> Shown | None:
+        """What an event shows that is like the remembered one but for its text; None for any other."""
         if self._repeat is None:
-            return False
+            return None
         before, after, known = self._repeat
-        size, _, event = data.partition(b"\r\ndata: ")
         start, end = len(before), len(event) - len(after)
-        if (
-            event.startswith(before)
-            and event.endswith(after)
-            and (shown := known.get(start == end))
-            and size == b"%x" % (len(event) + 4)
-            and _is_string(event, start, end)
-        ):
+        if event.startswith(before) and event.endswith(after):
+            shown = known.get(start == end)
+            return shown if shown and _is_string(event, start, end) else None
+        return None
+
+    def _repeats(self, data: bytes) -> bool:
+        """Whether a read is one chunk with a known event; if so, count its tokens."""
+        size, _, event = data.partition(b"\r\ndata: ")
+        if (shown := self._known(event)) and size == b"%x" % (len(event) + 4):
             self.capture.counter.add_alike(len(event) - 4, shown)
             return True
         return False
+
+    def _add(self, payload: bytes) -> Shown | None:
+        """Count an event that came with others or in parts; one that is not like the rest ends the memory."""
+        counter = self.capture.counter
+        if shown := self._known(payload + b"\n\n\r\n"):
+            counter.add_alike(len(payload), shown)
+        elif (shown := counter.add(payload)) is None:
+            self._repeat = None
+        return shown
 
     def finish(self, ended: str, at_ns: int, detail: str | None = None) -> None:
         """End the capture: nothing more will be read into it."""
