@@ -11,7 +11,7 @@ PROGRAMS = Path(sys.executable).parent
 RULE_FILES = sorted((ROOT / "workflow/rules").glob("*.smk"))
 ALLOWED_LINT = "Specify a conda environment or container for each rule."  # pins and uv stand for it
 WORD = r"(--[a-z]+|\{[a-z.]+:q\})"  # an option, or something quoted for the shell
-PLAIN_LINE = re.compile(rf'\n +shell:\n +"exec inference-lab ([a-z]+)(?: {WORD})*"\s*\Z')
+PLAIN_LINE = re.compile(rf'\n +shell:\n +"exec inference-lab ((?:stage )?[a-z]+)(?: {WORD})*"\s*\Z')
 RUNS = re.compile(r"\b(shell|run|script|notebook|wrapper|template_engine):")
 
 
@@ -76,7 +76,7 @@ class LintTest(unittest.TestCase):
         self.assertEqual(len(set(commands)), len(commands), "two rules share a subcommand")
         for command in commands:
             with self.subTest(command):
-                self.assertEqual(self.tool("inference-lab", command, "--help").returncode, 0)
+                self.assertEqual(self.tool("inference-lab", *command.split(), "--help").returncode, 0)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ WITHOUT_PROFILE = ("--workflow-profile", "none", "--cores", "1")
 WRAPPER = """#!/bin/sh
 words=
 for word in "$@"; do
-    case "$word" in -*) break ;; esac
+    case "$word" in -*) break ;; stage) continue ;; esac
     words="${words:+$words }$word"
 done
 words="${words#stage }"
@@ -388,7 +388,7 @@ def _lay_out(lab: Checkout) -> None:
     lab.edit("pyproject.toml", "\nconstraint-dependencies = [", f"\nconstraint-dependencies = [{pins}")
     sections = "src/inference_lab/config/sections.py"
     lab.edit(sections, 'by: Literal["decode_paths"]', 'by: Literal["toy"]')
-    lab.edit(sections, "paths: Annotated[list[DecodePath], Some, Once]", "paths: list[str]")
+    lab.edit(sections, "paths: Several[DecodePath]", "paths: Several[str]")
     lab.edit("src/inference_lab/config/judge.py", 'by: Literal["timing", ', 'by: Literal["toy", ')
 
 

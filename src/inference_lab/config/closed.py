@@ -70,6 +70,7 @@ Words = Annotated[str, Len(1)]
 Name = matching("[a-z][a-z0-9_]*")
 Once = AfterValidator(_once)  # no value twice
 Some = Len(1)  # at least one entry
+Several = Annotated[list[T], Some, Once]
 
 
 class Closed(BaseModel, frozen=True):

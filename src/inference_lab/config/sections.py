@@ -25,23 +25,22 @@ from inference_lab.config.closed import (
     Count,
     Natural,
     NotNegative,
-    Once,
     Positive,
-    Some,
+    Several,
     checked,
     fault,
     matching,
     one_of,
 )
 
-Counts = Annotated[list[Count], Some, Once]
-Numbers = Annotated[list[Positive], Some, Once]
-UNUSED: Any = None  # what `vary` holds under every other axis
-VARIED: Any = None  # what `fixed` holds under the name of the axis
+Counts = Several[Count]
+Numbers = Several[Positive]
+UNUSED: Any = None  # in `vary`, of every other axis
+VARIED: Any = None  # in `fixed`, of the axis
 
 
 class Vary(Closed, frozen=True):
-    """Exactly one axis and its values: one unknown at a time."""
+    """Exactly one axis and its values."""
 
     @classmethod
     def check_keys(cls, value: Mapping[Any, object]) -> None:
@@ -50,8 +49,7 @@ class Vary(Closed, frozen=True):
         if not value:
             raise fault(f"is empty; name one of {', '.join(cls.model_fields)}")
         if len(value) > 1:
-            axes = ", ".join(value)
-            raise fault(f"varies {axes}: one unknown at a time; make another experiment of the second")
+            raise fault(f"varies {', '.join(value)}: one unknown at a time; make two experiments of it")
 
 
 class Fixed(Closed, frozen=True):
@@ -118,7 +116,7 @@ class Timed(Quiet, frozen=True):
     """Calls timed against each other, in fresh processes, one after another."""
 
     fixed: OneHead
-    paths: Annotated[list[str], Some, Once] = Field(description="what is compared, on the same inputs")
+    paths: Several[str] = Field(description="what is compared, on the same inputs")
     baseline: str = Field(description="the path that ratios are taken to")
     replica: bool = Field(description="time the baseline twice in every round (A/A)")
     blas_threads: Count = Field(description="threads of BLAS, set before each process starts and verified")
@@ -148,7 +146,7 @@ class DecodePaths(Timed, frozen=True):
 
     by: Literal["decode_paths"]
     vary: BatchOrLength
-    paths: Annotated[list[DecodePath], Some, Once]
+    paths: Several[DecodePath]
 
 
 class Threads(Timed, frozen=True):
@@ -159,10 +157,8 @@ class Threads(Timed, frozen=True):
 
     by: Literal["threads"]
     vary: _Vary
-    paths: Annotated[
-        list[Annotated[str, matching("(no_cache|no_cache_last_query|dynamic|preallocated)(_beside_busy)?")]],
-        Some,
-        Once,
+    paths: Several[
+        Annotated[str, matching("(no_cache|no_cache_last_query|dynamic|preallocated)(_beside_busy)?")]
     ]
     blas_threads: Count = VARIED
 
@@ -175,7 +171,7 @@ class SelfCheck(Timed, frozen=True):
 
     by: Literal["selfcheck"]
     vary: _Vary
-    paths: Annotated[list[Annotated[str, matching("preallocated|(null|plus)_[1-9][0-9]*")]], Some, Once]
+    paths: Several[Annotated[str, matching("preallocated|(null|plus)_[1-9][0-9]*")]]
     baseline: Literal["preallocated"]
     replica: Literal[True]
     runs: Count = Field(description="whole measurements, each of `processes` processes")
@@ -191,9 +187,7 @@ class MultiHead(Timed, frozen=True):
     by: Literal["multi_head"]
     vary: _Vary
     fixed: Heads
-    paths: Annotated[
-        list[Annotated[str, one_of("preallocated", "dynamic", "repeated", "prefill", "stepwise")]], Some, Once
-    ]
+    paths: Several[Annotated[str, one_of("preallocated", "dynamic", "repeated", "prefill", "stepwise")]]
 
 
 class KernelsPeers(Timed, frozen=True):
@@ -207,14 +201,14 @@ class KernelsPeers(Timed, frozen=True):
     vary: BatchOrLength
     fixed: _Fixed
     environment: str = Field(description="file of pins that PyTorch comes from; a change makes it stale")
-    paths: Annotated[list[Annotated[str, one_of("numpy", "torch", "read", "gemm", "calls")]], Some, Once]
+    paths: Several[Annotated[str, one_of("numpy", "torch", "read", "gemm", "calls")]]
 
 
 class Observations(Section, frozen=True):
     """What NumPy operations share and copy; nothing is timed."""
 
     class _Vary(Vary, frozen=True):
-        observation: Annotated[list[str], Some, Once] = UNUSED
+        observation: Several[str] = UNUSED
 
     by: Literal["observations"]
     vary: _Vary
@@ -225,7 +219,7 @@ class Capacity(Section, frozen=True):
     """How many tokens of published models' caches fit into one GiB; nothing is timed."""
 
     class _Vary(Vary, frozen=True):
-        dtype: Annotated[list[Literal["float32", "float16", "bfloat16", "int8"]], Some, Once] = UNUSED
+        dtype: Several[Literal["float32", "float16", "bfloat16", "int8"]] = UNUSED
 
     class _Fixed(Fixed, frozen=True):
         block_size: Count = Field(description="tokens per block of a paged server")
@@ -256,9 +250,7 @@ class ClientGate(Quiet, frozen=True):
     """Who decides the batch of a step: the client's limit or the server's scheduler?"""
 
     class _Vary(Vary, frozen=True):
-        setup: Annotated[
-            list[Literal["gate_4_batch_2", "gate_2_batch_4", "two_gates_4_batch_8"]], Some, Once
-        ] = UNUSED
+        setup: Several[Literal["gate_4_batch_2", "gate_2_batch_4", "two_gates_4_batch_8"]] = UNUSED
 
     by: Literal["client_gate", "p2"]  # p2: as records before 2026-12-03 call it
     vary: _Vary
@@ -280,7 +272,7 @@ class Calibration(Quiet, frozen=True):
     by: Literal["calibration"]
     vary: _Vary
     fixed: StreamLoad
-    paths: Annotated[list[Literal["kernel", "user", "open_loop"]], Some, Once] = Field(
+    paths: Several[Literal["kernel", "user", "open_loop"]] = Field(
         description="time stamps by the kernel or at the read; Poisson arrivals with the kernel's"
     )
     rounds: Count = Field(description="rounds of every path and number of streams")
@@ -356,5 +348,5 @@ _MEASURE: TypeAdapter[Measure] = TypeAdapter(Measure)
 
 
 def read_measure(value: object, place: str) -> Measure:
-    """The `measure:` part of a section, or a manifest's conditions. Raises ConfigError in one line."""
+    """The `measure:` part of a section, or a manifest's conditions. Raises ConfigError."""
     return checked(_MEASURE.validate_python, value, place)
