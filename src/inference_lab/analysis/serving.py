@@ -124,7 +124,9 @@ def _calibrated(record: Record, cell: Cell) -> Iterator[Row]:
         return
     enough = [row for row in known if int(row["streams"]) >= streams]
     leans = min(enough or known, key=lambda row: abs(int(row["streams"]) - streams))
-    words = f"leans on {calibration.name}: {clock} stamps, {leans['streams']} streams"
+    words = (
+        f"client timing error taken from {calibration.name}: {clock} timestamps, {leans['streams']} streams"
+    )
     words += "" if enough else f", fewer than the {streams} in flight here: calibrate that many"
     errors = [row for row in of_clock if row["metric"].startswith((TOKEN_ERROR.name, TTFT_ERROR.name))]
     beside = [row["flags"] for row in errors if row["streams"] == leans["streams"]]

@@ -248,7 +248,7 @@ def read_record(folder: Path, calibration: str, load: Load = store.load_record) 
 
     at = Path(stages.folder(calibration))
     manifest = receipts.read_receipt(at / "manifest.json")
-    words = f"{calibration} of {manifest['started_at'][:16]}, manifest {manifest['digest'][:8]}"
+    words = f"{calibration} {manifest['started_at'][:16]} ({manifest['digest'][:8]})"
     return replace(record, calibration=Calibration(words, read_summary(at / "summary.csv")))
 
 
