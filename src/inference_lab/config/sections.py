@@ -10,9 +10,8 @@ Functions take the class they need: `def measure(section: Sweep, ...)`; `judge:`
 A key that may be left out has a default that says so: 0, "", {} or None. In `fixed`, a condition is either
 varied or given; the varied one is None there until `having` sets it.
 
-A new kind of experiment: its class here and its name in `Measure`, src/inference_lab/experiments/KIND.py, its
-section in config.yaml, its prediction. No receipt names this file: what is allowed decides no number, and
-the values of a section are in its receipts.
+A new kind of experiment: its class here and its name in `Measure`, experiments/KIND.py, its section in
+config.yaml, its prediction. No receipt names this file: the values of a section are in its receipts.
 """
 
 from collections.abc import Mapping
