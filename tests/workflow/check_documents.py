@@ -28,6 +28,7 @@ from inference_lab.config.experiments import load_config
 from inference_lab.config.prediction import load_prediction
 from inference_lab.experiments.observations import COLUMNS, rows
 from inference_lab.mechanisms.numpy_semantics import OPERATIONS
+from inference_lab.pages.analysis import pages
 from inference_lab.records.files import canonical
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.stages import TESTS_RECEIPT, files_of, prediction_file
@@ -232,8 +233,10 @@ def indices(page: nodes.Template) -> list[nodes.Node]:
 def rendered(root: Path, experiment: str) -> str:
     """An experiment's article as its template and its record give it now."""
     with contextlib.chdir(root):
-        step = Receipts(load_config().given()).step("analysis", experiment)
-        return run_stage.texts(step)[f"docs/experiments/{experiment}.md"]
+        judge = load_config().experiments[experiment].judge
+        view = run_stage.read_view(Path("results", experiment), judge, "analysis.md")
+        template = Path(f"docs/experiments/{experiment}.md.j2")
+        return pages(view, Path(prediction_file(experiment)), template)[2]
 
 
 class DeclarationsTest(FromTheTop):
