@@ -6,11 +6,10 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from inference_lab.analysis.surroundings import UNBOUNDED, environment_of
+from inference_lab.records.files import sha256_file
 from inference_lab.records.receipts import read_receipt
+from inference_lab.records.svg import read_metadata
 from tests.checkout import ROOT
-
-_UNITS = {"others_used_cores", "steal_cores"}  # what no machine can have more of than cores
 
 
 def environments(manifest: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -32,24 +31,23 @@ class ManifestsTest(unittest.TestCase):
     def test_nobody_used_more_than_there_is(self) -> None:
         """A median lies within its maximum, that within the cores; per cent within 100, none below zero."""
         for name, manifest in self.manifests.items():
-            for said in environments(manifest):
-                found = environment_of({"environment": said})
-                for quantity, seen in found.items():
-                    if not (isinstance(seen, dict) and set(seen) == {"median", "max"}):
-                        continue
-                    with self.subTest(name, quantity=quantity):
-                        if seen["max"] == UNBOUNDED:
-                            # Of vLLM's first records alone: what is recorded now has no such key.
-                            self.assertIn("others_cpu", said)
-                            self.assertNotIn("others_used_cores", said)
-                            self.assertEqual(manifest["servers"][0]["facts"]["kind"], "vllm")
-                            self.assertTrue(0 <= seen["median"] <= found["cores"])
-                            continue
-                        self.assertLessEqual(0, seen["median"])
-                        self.assertLessEqual(seen["median"], seen["max"])
-                        bound = found["cores"] if quantity in _UNITS else 100
-                        if quantity != "mhz":
-                            self.assertLessEqual(seen["max"], bound)
+            for environment in environments(manifest):
+                bounds = {
+                    "others_used_cores": environment["cores"],
+                    "steal_cores": environment["cores"],
+                    "pressure_percent": 100,
+                }
+                for quantity, bound in bounds.items():
+                    if span := environment.get(quantity):
+                        with self.subTest(name, quantity=quantity):
+                            self.assertTrue(0 <= span["median"] <= span["max"] <= bound, span)
+
+    def test_a_quantity_has_its_unit(self) -> None:
+        """What was recorded without a unit, or with the CPU time of ended processes, is measured again."""
+        for name, manifest in self.manifests.items():
+            for environment in environments(manifest):
+                with self.subTest(name):
+                    self.assertEqual({"others_cpu", "pressure", "steal"} & environment.keys(), set())
 
     def test_times_follow_each_other(self) -> None:
         """A record ends after it began, was watched no longer than that, and so does each session in it."""
@@ -67,6 +65,17 @@ class ManifestsTest(unittest.TestCase):
                     if len(times) == 3:
                         self.assertLessEqual((times[-1] - times[0]) / 1e9, lasted_s)
                         self.assertLessEqual(session["client_cpu_ns"], times[-1] - times[0])
+
+    def test_a_figure_names_every_file_it_is_drawn_from(self) -> None:
+        """Its origin has the digest of each raw file of its record and of the summary, as they are here."""
+        for figure in sorted(ROOT.glob("results/*/*.svg")):
+            outputs = self.manifests[figure.parent.name]["outputs"]
+            with self.subTest(figure.relative_to(ROOT).as_posix()):
+                source = read_metadata(figure.read_text(encoding="utf-8"))
+                digests = {name: made["sha256"] for name, made in outputs.items()}
+                digests["summary.csv"] = sha256_file(figure.with_name("summary.csv"))
+                self.assertEqual(source["experiment"], figure.parent.name)
+                self.assertEqual(source["files"], digests)
 
     def test_a_valid_record_has_no_reason_against_it(self) -> None:
         """Valid and a reason exclude each other, and the files it names have rows or are controls."""
