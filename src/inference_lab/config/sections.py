@@ -106,9 +106,7 @@ class Heads(OneHead, frozen=True):
 
     num_heads: Count = Field(description="H, query heads")
     num_kv_heads: Count = Field(default=VARIED, description="G, key/value heads")
-    decode_steps: Count = Field(
-        default=0, description="tokens that one timed call decodes after sequence_length cached ones; 0: none"
-    )
+    decode_steps: Count = Field(default=0, description="tokens that one timed call decodes; 0: none")
 
 
 class Timed(Quiet, frozen=True):
