@@ -38,7 +38,7 @@ class Origins(Parallel):
     def test_fresh_clone(self) -> None:
         """In a whole clone every prediction stands in the commit that its run names."""
         with fresh_clone() as lab:
-            self.accepts(lab, "predictions/t1.yaml       holds: the prediction stands in the commit")
+            self.accepts(lab, "holds: the commit that the run names has this prediction")
 
     def test_shallow_clone(self) -> None:
         """A history that does not reach back is not checked, and said to be so."""
@@ -52,7 +52,7 @@ class Origins(Parallel):
         with fresh_clone() as lab:
             crlf = Checkout(lab.outside / "crlf", lab.outside)
             lab.git("clone", "--quiet", "--config", "core.autocrlf=true", str(lab.root), str(crlf.root))
-            self.accepts(crlf, "holds: the prediction stands in the commit that the run names")
+            self.accepts(crlf, "holds: the commit that the run names has this prediction")
 
     def test_squashed(self) -> None:
         """Where one commit took the place of the history, the commit that a run names is not here."""
