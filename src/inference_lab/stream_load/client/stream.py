@@ -201,8 +201,8 @@ class Response:
         is_between = self._ended_chunk and data[-1:] == b"\n" and scanner.is_between_events
         if not is_between or None in alike:
             self._repeat = None
-        elif len(payloads) == 1 and alike[0] is not None:
-            self._remember(payloads[0], alike[0])
+        elif alike and (shown := alike[-1]):
+            self._remember(payloads[-1], shown)
         if error:
             self.finish("broken", at_ns, error)
         elif self._is_over:
@@ -211,7 +211,7 @@ class Response:
             self._done_ns = at_ns
 
     def _remember(self, payload: bytes, shown: Shown) -> None:
-        """Keep what surrounds the text of an event that had a read of its own."""
+        """Keep what surrounds the text of an event."""
         text = _find_text(payload)
         if text and b"\n" not in payload:  # which several data lines leave
             start, end = text.span(1)
