@@ -1,4 +1,7 @@
-"""Every manifest under results/: nothing in it contradicts what can be."""
+"""Every manifest under results/: nothing in it contradicts what can be.
+
+No unit test: a record that breaks a rule has to be measured again, which needs tests that pass.
+"""
 
 import unittest
 from collections.abc import Iterator, Mapping
@@ -6,8 +9,10 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from inference_lab.records.files import sha256_file
+from inference_lab.config.sections import read_measure
+from inference_lab.records.files import canonical, sha256_file, sha256_value
 from inference_lab.records.receipts import read_receipt
+from inference_lab.records.stages import WAITS
 from inference_lab.records.svg import read_metadata
 from tests.checkout import ROOT
 
@@ -87,6 +92,15 @@ class ManifestsTest(unittest.TestCase):
                 self.assertLessEqual(
                     len(manifest["environment"]["affinity"]), manifest["environment"]["cores"]
                 )
+
+    def test_conditions_have_the_recorded_digest(self) -> None:
+        """Or every record would be out of date."""
+        for name, manifest in self.manifests.items():
+            with self.subTest(name):
+                given = read_measure(manifest["conditions"], name).given()
+                self.assertEqual(canonical(given), canonical(manifest["conditions"]))
+                decides = {key: value for key, value in given.items() if key not in WAITS}
+                self.assertEqual(manifest["inputs"]["section"], sha256_value(decides))
 
 
 if __name__ == "__main__":
