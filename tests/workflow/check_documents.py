@@ -32,6 +32,7 @@ from inference_lab.pages.analysis import pages
 from inference_lab.records.files import canonical
 from inference_lab.records.receipts import Receipts
 from inference_lab.records.stages import TESTS_RECEIPT, files_of, prediction_file
+from tests.tools.architecture import picture
 
 ROOT = Path(__file__).resolve().parents[2]
 READMES = ("README.md", "README.zh-CN.md")
@@ -166,6 +167,21 @@ class ReadmeTest(FromTheTop):
         """The Chinese page lists the same paths in the same order."""
         one, other = ([entry.path for entry in file_tree(read(name))] for name in READMES)
         self.assertEqual(one, other)
+
+
+class ArchitectureTest(FromTheTop):
+    """docs/architecture.md and its picture."""
+
+    def test_the_picture_is_of_this_source(self) -> None:
+        """`python -m tests.tools.architecture` draws it."""
+        self.assertEqual(read("docs/architecture.svg"), picture())
+
+    def test_every_file_it_names_exists(self) -> None:
+        """A path inside the package may leave out `src/inference_lab/` and, in a walk, `stream_load/`."""
+        named = re.findall(r"`([\w/]+\.(?:py|smk|yaml))`", read("docs/architecture.md"))
+        self.assertGreater(len(named), 40)
+        tops = (Path(), Path("src/inference_lab"), Path("src/inference_lab/stream_load"))
+        self.assertEqual([name for name in named if not any((top / name).is_file() for top in tops)], [])
 
 
 class DocumentsTest(FromTheTop):

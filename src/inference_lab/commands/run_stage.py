@@ -11,9 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import import_module  # noqa: TID251  (the one dispatch of stages)
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from inference_lab.analysis.summary_table import View
 from inference_lab.config.judge import Judge, read_judge
 from inference_lab.config.sections import read_measure
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
@@ -25,6 +24,9 @@ from inference_lab.records.receipts import State
 from inference_lab.records.record import Calibration, Measurement, Record
 from inference_lab.records.stages import Step
 from inference_lab.timing import machine
+
+if TYPE_CHECKING:  # pages and figures have it in their closures; measuring meets no analysis
+    from inference_lab.analysis.summary_table import View
 
 Progress = Callable[[int, int], None]
 Load = Callable[[Path], Record]
@@ -206,17 +208,17 @@ def _history() -> dict[str, Any]:
         return {"git": None, "git_reason": str(error)}
 
 
-def read_view(folder: Path, judge: Judge, name: str, load: Load = store.load_record) -> View:
+def read_view(folder: Path, judge: Judge, name: str, load: Load = store.load_record) -> "View":
     """Read what one figure or page of the record in a folder is drawn from."""
     record = load(folder / "manifest.json")
     return view_of(record, read_text(folder / "summary.csv", "rebuild it from raw"), judge, name)
 
 
-def view_of(record: Record, summary: str, judge: Judge, figure: str) -> View:
+def view_of(record: Record, summary: str, judge: Judge, figure: str) -> "View":
     """A view from a record in memory and the text of its summary."""
     from hashlib import sha256
 
-    from inference_lab.analysis.summary_table import summary_rows
+    from inference_lab.analysis.summary_table import View, summary_rows
 
     outputs, load = record.manifest["outputs"], stages.is_own_load(record.experiment)
     at = record.experiment.rstrip("/") if load else stages.folder(record.experiment)
