@@ -19,7 +19,8 @@ from inference_lab.config.judge import Judge, read_judge
 from inference_lab.config.sections import read_measure
 from inference_lab.records import installed, store
 from inference_lab.records.digests import Sources
-from inference_lab.records.receipts import SCHEMA, Receipts
+from inference_lab.records.plan import Plan
+from inference_lab.records.receipts import SCHEMA
 from inference_lab.records.samples import Sample, write_samples
 from inference_lab.records.stages import Step
 
@@ -200,7 +201,7 @@ def replace_record(step: Step, **fields: Any) -> Path | None:
 
 def record(config: Mapping[str, Any]) -> None:
     """Measure, summarise, draw and analyse every experiment of the config, with made-up contents."""
-    walk = Receipts(config)
+    walk = Plan(config)
     for experiment in walk.experiments:
         measure, *derived = walk.steps(experiment)
         replace_record(measure)

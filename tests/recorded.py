@@ -10,7 +10,7 @@ from inference_lab.commands import run_stage
 from inference_lab.records import receipts, store
 from inference_lab.records.digests import Sources
 from inference_lab.records.files import sha256_file
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.plan import Plan
 from inference_lab.records.samples import write_samples
 from tests import checkout
 from tests.synthetic import samples_of, timing_record
@@ -40,7 +40,7 @@ def enter(test: unittest.TestCase) -> Path:
         Path("predictions").mkdir()
         shutil.copy(checkout.ROOT / "predictions/m1.yaml", "predictions")
         record_m1()
-        for step in Receipts(CONFIG).steps("m1")[1:]:
+        for step in Plan(CONFIG).steps("m1")[1:]:
             run_stage.derive(step)
         for folder in ("predictions", "results"):
             shutil.copytree(folder, made / folder)
@@ -51,7 +51,7 @@ def enter(test: unittest.TestCase) -> Path:
 def record_m1(*, seed: int = 0, at: str = "results/m1", tests: str | None = None, **environment: Any) -> Path:
     """The manifest of a synthetic record of m1 put in place at `at`; `tests` is what it says of them."""
     record = timing_record(processes=2, rounds=8, warmups=1, seed=seed, environment=environment)
-    step = Receipts(CONFIG).step("measure", "m1")
+    step = Plan(CONFIG).step("measure", "m1")
     manifest = dict(record.manifest) | {
         "schema": receipts.SCHEMA,
         "tests": tests,

@@ -17,7 +17,7 @@ from inference_lab import cli
 from inference_lab.commands import run_stage, standalone, terminal
 from inference_lab.errors import ConfigError, InputError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import locks
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.plan import Plan
 from tests import checkout
 from tests.checkout import CONFIG, JUDGE, MEASURE
 
@@ -38,7 +38,7 @@ class CommandsTest(unittest.TestCase):
 
     def test_each_step_is_one_command(self) -> None:
         """The words of a step, with its part of the section, are that very step again."""
-        for step in Receipts(CONFIG).steps("m1"):
+        for step in Plan(CONFIG).steps("m1"):
             words = ["stage", *step.command, "--section", json.dumps(step.section)]
             name = "measure" if step.stage == "measure" else "derive"
             with self.subTest(words), mock.patch.object(run_stage, name, lambda step, *_, **__: f"{step}"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.commands import terminal
-from inference_lab.records import locks, receipts, stages
+from inference_lab.records import locks, plan, stages
 from inference_lab.records.files import canonical
 
 
@@ -146,7 +146,7 @@ def _verify(args: argparse.Namespace) -> str:
 
     run_stage.check_code()
     config = check_config(args.config, "--config") if args.config else load_config()
-    walk = receipts.Receipts(config.given())
+    walk = plan.Plan(config.given())
     if args.receipt:
         return verify.verify_stage(walk, args.receipt)
     if not args.experiment:
@@ -165,7 +165,7 @@ def _explain(args: argparse.Namespace) -> str:
 
     # An SVG explains itself outside a checkout, too.
     config = load_config().given() if Path("config.yaml").exists() else {"experiments": {}}
-    return explain(args.file, own_load.around(args.file) or receipts.Receipts(config))
+    return explain(args.file, own_load.around(args.file) or plan.Plan(config))
 
 
 def _records(_: argparse.Namespace) -> str:

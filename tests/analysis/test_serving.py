@@ -4,7 +4,7 @@ import unittest
 from typing import Any
 
 from inference_lab.analysis.serving import as_table, summarise
-from inference_lab.analysis.summary_table import SEPARATOR, Row, pick, summary_rows
+from inference_lab.analysis.summary_table import SEPARATOR, SummaryRow, pick, summary_rows
 from inference_lab.records.record import Calibration, Record
 from tests.checkout import judge_of
 from tests.loads import MS, record, request, session, step
@@ -18,7 +18,7 @@ def rows_of(found: Record, **judge: Any) -> list[dict[str, str]]:
     return summary_rows(summarise(found, judge_of(**judge)), "summary.csv")
 
 
-def row(rows: list[dict[str, str]], metric: str, **cell: str) -> Row:
+def row(rows: list[dict[str, str]], metric: str, **cell: str) -> SummaryRow:
     """The row of a metric."""
     found = pick(rows, {"metric": metric, **cell}, "test")
     assert found is not None
@@ -111,7 +111,7 @@ class TestCalibrated(unittest.TestCase):
             for path, streams, p99 in (("kernel", "1", "0.01"), ("kernel", "4", "0.04"), ("user", "4", "0.4"))
         ]
 
-    def leaning(self, in_flight: int, stamps: str = "kernel") -> Row:
+    def leaning(self, in_flight: int, stamps: str = "kernel") -> SummaryRow:
         """The calibrated row of that many requests at once."""
         requests = [request(n, clock=stamps) for n in range(in_flight)]
         facts = session(clock={"stamps": "kernel"})

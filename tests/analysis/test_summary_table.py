@@ -4,7 +4,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from inference_lab.analysis.summary_table import bound_column, number, pick, read_summary
+from inference_lab.analysis.summary_table import SummaryRow, bound_names, pick, read_summary
 from inference_lab.analysis.timing import summarise
 from inference_lab.errors import ConfigError, RecordError
 from tests.checkout import judge_of
@@ -28,7 +28,7 @@ class ReadSummary(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.path = Path(folder.name) / "summary.csv"
 
-    def read(self, text: str) -> list[dict[str, str]]:
+    def read(self, text: str) -> list[SummaryRow]:
         """The rows of the text, through a file."""
         self.path.write_text(text, encoding="utf-8")
         return read_summary(self.path)
@@ -68,8 +68,8 @@ class PickRows(unittest.TestCase):
     """Rows by what they are about, columns with their bounds."""
 
     ROWS = (
-        {"path": "a", "view": "true", "p50_ms": "1", "p50_lo_ms": ""},
-        {"path": "b", "view": "", "p50_ms": "2"},
+        SummaryRow({"path": "a", "view": "true", "p50_ms": "1", "p50_lo_ms": ""}),
+        SummaryRow({"path": "b", "view": "", "p50_ms": "2"}),
     )
 
     def test_pick(self) -> None:
@@ -83,15 +83,13 @@ class PickRows(unittest.TestCase):
         with self.assertRaisesRegex(ConfigError, "here: no column 'paths'"):
             pick(self.ROWS, {"paths": "a"}, "here")
 
-    def test_bounds_stand_before_the_unit_or_behind(self) -> None:
+    def test_bounds_are_before_the_unit_or_at_the_end(self) -> None:
         """p50_lo_ms, ratio_lo, positions_per_s_lo and aa_lo are found; a count has no bounds."""
-        row = dict.fromkeys(("p50_lo_ms", "ratio_lo", "positions_per_s_lo", "aa_lo", "bytes"), "1")
-        for column, expected in (
-            ("p50_ms", "p50_lo_ms"),
-            ("ratio", "ratio_lo"),
-            ("positions_per_s", "positions_per_s_lo"),
-            ("aa_ratio", "aa_lo"),
-            ("bytes", None),
-        ):
-            self.assertEqual(bound_column(row, column, "lo"), expected)
-        self.assertIsNone(number(self.ROWS[0], "p50_lo_ms", "here"))
+        row = SummaryRow(
+            dict.fromkeys(("p50_lo_ms", "ratio_lo", "positions_per_s_lo", "aa_lo", "bytes"), "1")
+        )
+        for column in ("p50_ms", "ratio", "positions_per_s", "aa_ratio"):
+            self.assertIn(bound_names(column)[0], row)
+            self.assertEqual(row.interval(column), (1, None))
+        self.assertEqual(row.interval("bytes"), (None, None))
+        self.assertIsNone(SummaryRow(self.ROWS[0]).number("p50_lo_ms"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference_lab.analysis.serving import summarise
-from inference_lab.analysis.summary_table import CODES, Row, pick, summary_rows
+from inference_lab.analysis.summary_table import CODES, SummaryRow, pick, summary_rows
 from inference_lab.analysis.two_sides import CLOCK_NS
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record
@@ -23,7 +23,7 @@ def rows_of(found: Record, **judge: Any) -> list[dict[str, str]]:
     return summary_rows(summarise(found, judge_of(**{"window": "all", **judge})), "summary.csv")
 
 
-def row(rows: Rows, metric: str, **cell: str) -> Row:
+def row(rows: Rows, metric: str, **cell: str) -> SummaryRow:
     """The row of a metric."""
     found = pick(rows, {"metric": metric, **cell}, "test")
     assert found is not None

@@ -9,13 +9,13 @@ from inference_lab.commands.explain import explain
 from inference_lab.errors import RecordError
 from inference_lab.records import receipts
 from inference_lab.records.files import json_text, sha256_file
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.plan import Plan
 from tests import recorded
 
 
 def words(file: str | Path) -> str:
     """The explanation of a file by a fresh walk."""
-    return explain(Path(file), Receipts(recorded.CONFIG))
+    return explain(Path(file), Plan(recorded.CONFIG))
 
 
 class ExplainTest(unittest.TestCase):

@@ -23,7 +23,7 @@ from inference_lab.records import installed, receipts, stages, store
 from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.installed import platform_and_packages
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.plan import Plan
 from inference_lab.records.record import Measurement, Record
 from inference_lab.records.samples import write_samples
 from inference_lab.records.stages import step as step_of
@@ -105,7 +105,7 @@ class MeasureTest(unittest.TestCase):
         self.assertLessEqual(started, finished)
         self.assertIsNotNone(started.tzinfo)
         self.assertEqual((manifest["clock"], manifest["validity"]["valid"]), ("perf_counter_ns", True))
-        self.assertEqual(Receipts(checkout.CONFIG).why(STEP), [])
+        self.assertEqual(Plan(checkout.CONFIG).why(STEP), [])
 
     def test_the_section_is_what_is_measured(self) -> None:
         """The module gets the very section of the command, not one read from a file."""
@@ -302,7 +302,7 @@ class TestsStageTest(unittest.TestCase):
         self.assertEqual(receipt["tests"], {"a.B.test_c": "passed"})
         self.assertEqual(receipt["environment"]["package_digests"], {})
         self.assertEqual(receipt["environment"]["thread_variables"]["OMP_NUM_THREADS"], "1")
-        self.assertEqual(Receipts(checkout.CONFIG).why(stages.tests_step()), [])
+        self.assertEqual(Plan(checkout.CONFIG).why(stages.tests_step()), [])
         self.assertEqual(run_stage.check_tests(), sha256_file(TESTS))
 
     def test_other_code_is_not_tested(self) -> None:

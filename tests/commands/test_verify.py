@@ -15,7 +15,7 @@ from inference_lab.commands import run_stage, verify
 from inference_lab.errors import RecordError
 from inference_lab.records import receipts, store
 from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.plan import Plan
 from inference_lab.records.stages import VERIFIED_RECEIPT, Step
 from tests import checkout, recorded
 from tests.commands.test_run_stage import git, write_tests_receipt
@@ -26,13 +26,13 @@ ANALYSIS = "results/m1/analysis.md"
 
 def states() -> dict[str, str]:
     """What verification says of each file of m1."""
-    found = verify.verify(Receipts(recorded.CONFIG), ["m1"], {})
+    found = verify.verify(Plan(recorded.CONFIG), ["m1"], {})
     return {finding.file: finding.state for finding in found}
 
 
 def faults(config: Mapping[str, Any] = recorded.CONFIG) -> dict[str, str]:
     """What is wrong with m1, by file."""
-    found = verify.verify(Receipts(config), ["m1"], {})
+    found = verify.verify(Plan(config), ["m1"], {})
     return {finding.file: finding.state for finding in found if finding.fault}
 
 
@@ -88,7 +88,7 @@ class VerifyTest(unittest.TestCase):
 
     def test_a_file_and_receipt_forged_together_are_found(self) -> None:
         """A derived file that its receipt was made to match still differs from what raw gives."""
-        step = Receipts(recorded.CONFIG).step("figure", "m1", "knee-analysis.md")
+        step = Plan(recorded.CONFIG).step("figure", "m1", "knee-analysis.md")
         Path(step.receipt).unlink()
         store.make(step, lambda: {step.makes[0]: "The knee is at 1000.\n"})
         self.assertEqual(receipts.read_receipt(Path(step.receipt))["stage"], "figure")
@@ -124,9 +124,9 @@ class VerifyTest(unittest.TestCase):
         told = copy.deepcopy(recorded.CONFIG["experiments"]["m1"])
         told["judge"]["report"] = "both"
         config = {"experiments": {"z": told, "m1": told, "a": told}}
-        (step,) = Receipts(config).reports_of(config["experiments"])
+        (step,) = Plan(config).reports_of(config["experiments"])
         turned = json.loads(json.dumps(config, sort_keys=True))
-        self.assertEqual(Receipts(turned).reports_of(turned["experiments"]), [step])
+        self.assertEqual(Plan(turned).reports_of(turned["experiments"]), [step])
         self.assertEqual([each["experiment"] for each in step.section["experiments"]], ["a", "m1", "z"])
         self.assertEqual(list(step.section["experiments"][0]["figures"]), ["knee-analysis.md", "ratios.svg"])
 
@@ -141,12 +141,12 @@ class VerifyTest(unittest.TestCase):
 
 def stage(config: Mapping[str, Any] = checkout.CONFIG) -> str:
     """What the stage that verifies says."""
-    return verify.verify_stage(Receipts(config), Path(VERIFIED_RECEIPT))
+    return verify.verify_stage(Plan(config), Path(VERIFIED_RECEIPT))
 
 
 def why(config: Mapping[str, Any] = checkout.CONFIG) -> list[str]:
     """Why the stage that verifies has to run."""
-    walk = Receipts(config)
+    walk = Plan(config)
     return walk.why(walk.verify_step())
 
 
@@ -186,7 +186,7 @@ class StageTest(unittest.TestCase):
         self.assertRegex(faults()[MANIFEST.as_posix()], "^out of date: src/.* changed")
         manual = copy.deepcopy(checkout.CONFIG)
         manual["experiments"]["m1"]["refresh"] = "manual"
-        said = {finding.file: finding for finding in verify.verify(Receipts(manual), ["m1"], {})}
+        said = {finding.file: finding for finding in verify.verify(Plan(manual), ["m1"], {})}
         record = said[MANIFEST.as_posix()]
         self.assertEqual(record.state, "kept: measured by an earlier source (3 files differ)")
         self.assertFalse(record.fault)
@@ -224,7 +224,7 @@ class CheckoutTest(unittest.TestCase):
 
     def faults(self, config: Mapping[str, Any] = checkout.CONFIG) -> dict[str, str]:
         """What is wrong with this checkout, by file."""
-        found = verify.verify_checkout(Receipts(config))
+        found = verify.verify_checkout(Plan(config))
         return {finding.file: finding.state for finding in found if finding.fault}
 
     def test_a_record_is_of_files_in_this_checkout(self) -> None:
@@ -239,7 +239,7 @@ class CheckoutTest(unittest.TestCase):
             named = here / "manifest.json" if not name else here
             with self.subTest(name):
                 self.assertRegex(self.faults()[MANIFEST.as_posix()], f"^{named}: .* outside of this checkout")
-                receipts = Receipts(checkout.CONFIG)
+                receipts = Plan(checkout.CONFIG)
                 with self.assertRaisesRegex(RecordError, "outside of this checkout"):
                     receipts.why(receipts.step("summary", "m1"))
             here.unlink()
@@ -269,7 +269,7 @@ class CheckoutTest(unittest.TestCase):
         """Strays in its own folder are named, and that no other folder was looked at."""
         for name in ("results/m1/notes.md", "results/loose.csv"):
             Path(name).write_text("x\n")
-        findings = verify.verify_experiment(Receipts(checkout.CONFIG), "m1")
+        findings = verify.verify_experiment(Plan(checkout.CONFIG), "m1")
         self.assertEqual([each.file for each in findings if each.fault], ["results/m1/notes.md"])
         self.assertIn("no other folder was looked at", findings[-1].state)
 
@@ -277,7 +277,7 @@ class CheckoutTest(unittest.TestCase):
         """Found in a commit, found in none, or never there: each in its words, none is a fault."""
 
         def said() -> str:
-            findings = verify.verify(Receipts(checkout.CONFIG), ["m1"], {})
+            findings = verify.verify(Plan(checkout.CONFIG), ["m1"], {})
             (found,) = [each for each in findings if each.file == "results/tests.json of m1"]
             self.assertFalse(found.fault)
             return found.state
@@ -381,7 +381,7 @@ class PredictionTest(unittest.TestCase):
         """What verification says of the prediction begins so, and it is no fault."""
         (found,) = [
             each
-            for each in verify.verify(Receipts(checkout.CONFIG), ["m1"], {})
+            for each in verify.verify(Plan(checkout.CONFIG), ["m1"], {})
             if each.file == "predictions/m1.yaml"
         ]
         self.assertTrue(found.state.startswith(start), found.state)

@@ -13,7 +13,7 @@ from unittest import mock
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records import receipts, stages, store
 from inference_lab.records.files import read_json, sha256_file, write_json
-from inference_lab.records.receipts import Asked, Receipts
+from inference_lab.records.plan import Asked, Plan
 from tests import checkout
 from tests.checkout import CONFIG, edit
 
@@ -24,7 +24,7 @@ MEASURED = ["m1 measure", "m1 summary", "m1 figure latency.svg", "m1 figure thro
 
 def stale(config: dict[str, Any] = CONFIG, asked: Asked | None = None) -> dict[str, list[str]]:
     """`{step: reasons}` of every step that would run."""
-    walk = Receipts(config, asked)
+    walk = Plan(config, asked)
     steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
     return {named(step): why for step in steps if (why := walk.why(step))}
 
@@ -232,7 +232,7 @@ class StalenessTest(unittest.TestCase):
             stale()
         Path(f"{AT}/manifest.json").unlink()  # nothing is measured for it, either
         with self.assertRaisesRegex(ConfigError, r"predictions/m1\.yaml: no such file"):
-            Receipts(CONFIG).why(Receipts(CONFIG).step("analysis", "m1"))
+            Plan(CONFIG).why(Plan(CONFIG).step("analysis", "m1"))
 
     def test_what_is_asked_for_runs(self) -> None:
         """-R by rule, by file and --forceall run what they name and what follows from it."""
@@ -273,42 +273,42 @@ class ReportTest(unittest.TestCase):
         Path(f"{SOURCE}pages/report.py").write_text("import math\n")
         told = changed("judge", report="both")["experiments"]["m1"]
         self.config = {"experiments": {"m1": told, "m2": {**told, "refresh": "manual"}}}
-        for step in Receipts(self.config).steps("m1")[1:]:  # the judge: part names the report now
+        for step in Plan(self.config).steps("m1")[1:]:  # the judge: part names the report now
             store.make(step, lambda step=step: {path: f"{path}\n" for path in step.makes})
 
     def test_it_is_of_what_is_measured(self) -> None:
         """It reads the record, summary and verdicts of every member that has one and names the others."""
-        (step,) = Receipts(self.config).reports_of(["m1", "m2"])
+        (step,) = Plan(self.config).reports_of(["m1", "m2"])
         self.assertEqual((step.name, step.makes), ("both report", ("results/both/report.md",)))
         files = [f"{AT}/{file}" for file in ("summary.csv", "verdicts.csv", "manifest.json")]
         self.assertEqual(step.reads, (*files, "predictions/m1.yaml"))
         figures = ["latency.svg", "throughput.svg"]
         about = [{"experiment": "m1", "figures": figures}]
         self.assertEqual(step.section, {"experiments": about, "unmeasured": ["m2"]})
-        self.assertEqual(Receipts(self.config).reports_of(["m2"]), [])
+        self.assertEqual(Plan(self.config).reports_of(["m2"]), [])
 
     def test_it_follows_its_members(self) -> None:
         """Made once it holds; another verdict of a member makes it again, and verifying depends on it."""
-        walk = Receipts(self.config)
+        walk = Plan(self.config)
         (step,) = walk.reports_of(["m1"])
         self.assertEqual(walk.why(step), ["not made yet"])
         store.make(step, lambda: {step.makes[0]: "report\n"})
-        self.assertEqual(Receipts(self.config).why(step), [])
-        self.assertIn(step.receipt, Receipts(self.config).verify_step().reads)
+        self.assertEqual(Plan(self.config).why(step), [])
+        self.assertIn(step.receipt, Plan(self.config).verify_step().reads)
         edit("predictions/m1.yaml", "does it", "why does it")
-        self.assertIn("m1 analysis: predictions/m1.yaml changed", Receipts(self.config).why(step))
+        self.assertIn("m1 analysis: predictions/m1.yaml changed", Plan(self.config).why(step))
 
     def test_pins_of_what_serves_are_part_of_a_record(self) -> None:
         """A section that names a file of pins is measured under them; another version is told."""
         Path("pins.txt").write_text("vllm==1\n")
         config = changed("measure", environment="pins.txt")
-        step = Receipts(config).step("measure", "m1")
+        step = Plan(config).step("measure", "m1")
         checkout.replace_record(step)
-        self.assertEqual(Receipts(config).stale_record(step), [])
+        self.assertEqual(Plan(config).stale_record(step), [])
         Path("pins.txt").write_text("# what serves\nvLLM==1  # the release\n")
-        self.assertEqual(Receipts(config).stale_record(step), [])
+        self.assertEqual(Plan(config).stale_record(step), [])
         Path("pins.txt").write_text("vllm==2\n")
-        self.assertEqual(Receipts(config).stale_record(step), ["pins.txt changed"])
+        self.assertEqual(Plan(config).stale_record(step), ["pins.txt changed"])
 
 
 class ReceiptTest(unittest.TestCase):
@@ -360,7 +360,7 @@ class ReceiptTest(unittest.TestCase):
         Path(stages.TESTS_RECEIPT).write_text("".join(markers))
         self.assertFalse(receipts.tests_ran_elsewhere())
         self.assertEqual(
-            Receipts(CONFIG).why(stages.tests_step()), ["results/tests.json holds git's conflict markers"]
+            Plan(CONFIG).why(stages.tests_step()), ["results/tests.json holds git's conflict markers"]
         )
 
     def test_outputs_are_checked_beside_their_manifest(self) -> None:
@@ -379,7 +379,7 @@ class ReceiptTest(unittest.TestCase):
 
     def test_tests_answer_for_sources_and_tests(self) -> None:
         """Evidence rests on every source, test and pin they import, not on the slow checks."""
-        walk = Receipts(CONFIG)
+        walk = Plan(CONFIG)
         tests = walk.step("tests")
         found = tests.inputs(walk.sources)
         for path in ("src/inference_lab/unused.py", "src/inference_lab/errors.py", "tests/test_attention.py"):
@@ -389,7 +389,7 @@ class ReceiptTest(unittest.TestCase):
 
     def test_names_that_do_not_exist_are_refused(self) -> None:
         """An experiment or a figure that the config does not name is an error that lists those it does."""
-        walk = Receipts(CONFIG)
+        walk = Plan(CONFIG)
         for stage, experiment, figure, words in (
             ("measure", "m9", "", "no experiment 'm9' in the config; it has m1"),
             ("figure", "m1", "x.svg", "m1 has no figure 'x.svg'; .* latency.svg, throughput.svg"),
@@ -399,7 +399,7 @@ class ReceiptTest(unittest.TestCase):
 
     def test_every_committed_file_is_listed(self) -> None:
         """The files of an experiment are all that lie in its folder: none is made unseen, none unnamed."""
-        walk = Receipts(CONFIG)
+        walk = Plan(CONFIG)
         listed = stages.files_of(walk.steps("m1"))
         present = [path.as_posix() for path in Path(AT).rglob("*") if path.is_file()]
         self.assertEqual(sorted(listed), sorted(present))

@@ -25,7 +25,7 @@ from inference_lab.config.experiments import load_config
 from inference_lab.records import receipts, stages
 from inference_lab.records.digests import Sources, normal
 from inference_lab.records.installed import digest_in_record
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.plan import Plan
 from inference_lab.records.stages import Step
 from tests.checkout import ROOT
 from tests.stream_load.support import reference_server
@@ -47,8 +47,8 @@ module.measure(read_measure(json.loads(sys.argv[1]), "section"), lambda done, to
 DERIVE = """
 import json, sys
 from inference_lab.commands import run_stage
-from inference_lab.records.receipts import Receipts
-walk = Receipts(json.loads(sys.argv[1]))
+from inference_lab.records.plan import Plan
+walk = Plan(json.loads(sys.argv[1]))
 run_stage.texts(next(step for step in walk.steps(sys.argv[2]) if step.receipt == sys.argv[3]))
 """
 SMALL = {
@@ -205,7 +205,7 @@ class Closure(unittest.TestCase):
 
     def test_deriving(self) -> None:
         """Every summary, figure, page and article opens no source and no file its receipt does not name."""
-        walk = Receipts(self.config)
+        walk = Plan(self.config)
         steps: dict[tuple[str, ...], Step] = {}
         for experiment in walk.experiments:
             for step in walk.steps(experiment)[1:]:

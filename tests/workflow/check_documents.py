@@ -30,7 +30,7 @@ from inference_lab.experiments.observations import COLUMNS, rows
 from inference_lab.mechanisms.numpy_semantics import OPERATIONS
 from inference_lab.pages.analysis import pages
 from inference_lab.records.files import canonical
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.plan import Plan
 from inference_lab.records.stages import TESTS_RECEIPT, files_of, prediction_file
 from tests.tools.architecture import picture
 
@@ -104,7 +104,7 @@ def file_tree(text: str) -> list[Entry]:
 
 def made_by_the_pipeline() -> set[str]:
     """Every file that `snakemake all` makes."""
-    walk = Receipts(load_config().given())
+    walk = Plan(load_config().given())
     steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
     return {*files_of(steps), TESTS_RECEIPT}
 

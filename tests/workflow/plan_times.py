@@ -27,13 +27,14 @@ BOUNDS_S = {11: 1.5, 100: 2.5, 1000: 5.0}
 COPY = """
 import json, sys
 from pathlib import Path
-from inference_lab.records.receipts import Receipts, receipt_of, seal
+from inference_lab.records.plan import Plan
+from inference_lab.records.receipts import receipt_of, seal
 from inference_lab.records.files import json_text, write_file
 config = json.loads(sys.argv[1])
 for name in config["experiments"]:
     if name in ("t1", "t2", "v1", "v2"):
         continue
-    walk = Receipts(config)
+    walk = Plan(config)
     measure, *derived = walk.steps(name)
     manifest = json.loads(Path("results/t2/manifest.json").read_text(encoding="utf-8"))
     manifest |= {"experiment": name, "command": list(measure.command), "inputs": measure.inputs(walk.sources)}
@@ -44,10 +45,10 @@ for name in config["experiments"]:
     for step in derived:
         for path in step.makes:
             write_file(Path(path), f"{path}\\n")
-        walk = Receipts(config)
+        walk = Plan(config)
         receipt = receipt_of(step, step.inputs(walk.sources), step.pins(walk.sources))
         write_file(Path(step.receipt), json_text(seal(receipt)))
-walk = Receipts(config)
+walk = Plan(config)
 step = walk.verify_step()
 receipt = receipt_of(step, step.inputs(walk.sources), step.pins(walk.sources))
 write_file(Path(step.receipt), json_text(seal(receipt)))

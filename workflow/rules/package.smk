@@ -19,6 +19,7 @@ from inference_lab.commands import status as lab_status
 from inference_lab.config import experiments as lab_config
 from inference_lab.config.yaml_file import read_yaml
 from inference_lab.errors import LabError
+from inference_lab.records import plan as lab_plan
 from inference_lab.records import receipts as lab_receipts
 from inference_lab.records import files as lab_files
 from inference_lab.records import installed as lab_installed

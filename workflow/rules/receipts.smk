@@ -1,4 +1,4 @@
-# Receipts decide what runs; times and metadata never do. The decisions are inference_lab.records.receipts';
+# Receipts decide what runs; times and metadata never do. The decisions are inference_lab.records.plan';
 # here they are carried to Snakemake, with the semi-internals that needs (one test each).
 
 os.environ[lab_locks.RUN_VARIABLE] = str(os.getpid())  # whom every job dies with
@@ -16,11 +16,11 @@ def walk():
     claim()
     # Metadata does not decide either, with or without the profile.
     workflow.dag_settings.rerun_triggers = set()
-    asked = lab_receipts.Asked(
+    asked = lab_plan.Asked(
         frozenset(map(str, workflow.dag_settings.forcerun)),
         workflow.dag_settings.forceall,
     )
-    return lab_receipts.Receipts(config, asked)
+    return lab_plan.Plan(config, asked)
 
 
 def claim():

@@ -13,7 +13,6 @@ import numpy as np
 from inference_lab.analysis.claim_rule import ClaimRule, claims, doubts
 from inference_lab.analysis.rounds import Rounds
 from inference_lab.analysis.statistics import Comparison, Times, compare, estimate, excludes_one
-from inference_lab.analysis.surroundings import environment_of
 from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record
 from inference_lab.records.samples import Cell
@@ -80,14 +79,13 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
 
 def record_flags(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
     """Flags of every cell: a machine that stayed busy."""
-    others = environment_of(record.manifest).get("others_used_cores")
+    others = record.manifest.get("environment", {}).get("others_used_cores")
     if others is None:
         yield Flag("", "load of others not assessed: the record does not hold it")
     elif others["median"] > bounds["max_others_cpu"]:
-        most = others["max"] if isinstance(others["max"], str) else f"{others['max']:.3g}"
         yield Flag(
             "busy",
-            f"others used {others['median']:.3g} cores (median; at most {most}), allowed are"
+            f"others used {others['median']:.3g} cores (median; at most {others['max']:.3g}), allowed are"
             f" {bounds['max_others_cpu']:.3g}; measure again on a quiet machine",
         )
 

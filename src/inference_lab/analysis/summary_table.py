@@ -61,9 +61,6 @@ class SummaryRow(dict[str, str]):
         return lo, hi
 
 
-Row = SummaryRow
-
-
 @dataclass(frozen=True)
 class View:
     """Everything a figure or a generated page may read.
@@ -134,22 +131,6 @@ def summary_rows(text: str, file: str) -> list[SummaryRow]:
         SummaryRow(dict(zip(header, line, strict=True)), f"{file} line {number}")
         for number, line in enumerate(lines, start=2)
     ]
-
-
-def number(row: Mapping[str, str], column: str, place: str) -> float | None:
-    """The column as a finite number, None when empty. Raises RecordError for anything else."""
-    return SummaryRow(row, place).number(column)
-
-
-def bounds(row: Mapping[str, str], column: str, place: str) -> tuple[float | None, float | None]:
-    """Lower and upper bound of a column; None, None where the table has none."""
-    return SummaryRow(row, place).interval(column)
-
-
-def bound_column(row: Mapping[str, str], column: str, end: str) -> str | None:
-    """The name of a bound, None where there is none."""
-    name = bound_names(column)[end == "hi"]
-    return name if name in row else None
 
 
 def pick(rows: Sequence[SummaryRow], cell: Mapping[str, Any], place: str) -> SummaryRow | None:

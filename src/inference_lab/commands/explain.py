@@ -7,7 +7,8 @@ from typing import Any
 
 from inference_lab.errors import RecordError
 from inference_lab.records.files import read_text, sha256_file
-from inference_lab.records.receipts import Receipts, State, changes, read_receipt
+from inference_lab.records.plan import Plan
+from inference_lab.records.receipts import State, changes, read_receipt
 from inference_lab.records.record import in_words
 from inference_lab.records.stages import TESTS_RECEIPT, Step, files_of, folder
 from inference_lab.records.svg import read_metadata
@@ -15,7 +16,7 @@ from inference_lab.records.svg import read_metadata
 _WAY_OUT = "name a figure, summary or record of this checkout, or an SVG that was copied from one"
 
 
-def explain(file: Path, receipts: Receipts) -> str:
+def explain(file: Path, receipts: Plan) -> str:
     """Return the chain behind a figure, summary, page or record of this checkout, or behind a copied SVG.
 
     Raises RecordError when the file belongs to no record here and does not name its origin itself.
@@ -40,7 +41,7 @@ def _manifest_of(file: Path) -> Path | None:
     return None
 
 
-def _step_of(file: Path, receipts: Receipts) -> Step | None:
+def _step_of(file: Path, receipts: Plan) -> Step | None:
     """Return the step of this checkout that makes the file or whose receipt it is."""
     here = (_manifest_of(file) or file).resolve()
     steps = [*receipts.steps(), *receipts.reports_of(receipts.experiments)]
@@ -51,7 +52,7 @@ def _outputs(manifest: Path) -> Mapping[str, Any]:
     return read_receipt(manifest)["outputs"]
 
 
-def _copied(file: Path, receipts: Receipts) -> list[str]:
+def _copied(file: Path, receipts: Plan) -> list[str]:
     """Return the chain of an SVG from elsewhere, by its own metadata, joined to the record it names."""
     text = read_text(file, _WAY_OUT)
     try:
@@ -111,7 +112,7 @@ def _made(state: State) -> list[str]:
     return [*lines, *(f"  <- {path}: {_compared(path, inputs.get(path))}" for path in read)]
 
 
-def _measured(experiment: str, receipts: Receipts) -> list[str]:
+def _measured(experiment: str, receipts: Plan) -> list[str]:
     step = receipts.step("measure", experiment)
     manifest = Path(step.receipt)
     if not manifest.exists():

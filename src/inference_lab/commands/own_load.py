@@ -15,7 +15,7 @@ from inference_lab.config.judge import read_judge
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.records import receipts, stages, store
 from inference_lab.records.files import read_text, sha256_file, write_json
-from inference_lab.records.receipts import Receipts
+from inference_lab.records.plan import Plan
 from inference_lab.records.record import Measurement, Record
 from inference_lab.stream_load import cli as load_cli
 from inference_lab.stream_load.options import LoadOptions
@@ -99,7 +99,7 @@ def describe(now: Snapshot, total: int | None, elapsed_s: float) -> str:
     )
 
 
-def around(file: Path) -> Receipts | None:
+def around(file: Path) -> Plan | None:
     """Return the receipts of the load that a file or folder belongs to, None when it belongs to none."""
     for folder in (file, file.parent, file.parent.parent):
         if (folder / MANIFEST).is_file():
@@ -109,18 +109,18 @@ def around(file: Path) -> Receipts | None:
     return None
 
 
-def walk(folder: Path) -> Receipts:
+def walk(folder: Path) -> Plan:
     """Return the receipts of the load in a folder. Raises ConfigError when it holds none."""
     if (found := around(folder)) is None:
         raise ConfigError(f"{folder}: holds no {MANIFEST} of a load; name its folder")
     return found
 
 
-def _receipts(folder: Path, conditions: Mapping[str, Any]) -> Receipts:
+def _receipts(folder: Path, conditions: Mapping[str, Any]) -> Plan:
     judge = {**JUDGE, "slo": conditions.get("slo", {})}
     own = {"own_folder": folder.as_posix()}
     experiment = {"refresh": "manual", "measure": conditions, "judge": judge, **own}
-    return Receipts({"experiments": {_name(folder): experiment}})
+    return Plan({"experiments": {_name(folder): experiment}})
 
 
 def summarise(folder: Path) -> str:

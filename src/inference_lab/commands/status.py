@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import LabError, printable
-from inference_lab.records.receipts import Receipts, kept, read_receipt
+from inference_lab.records.plan import Plan, kept
+from inference_lab.records.receipts import read_receipt
 from inference_lab.records.record import aligned
 from inference_lab.records.stages import Step, folder
 
@@ -15,12 +16,12 @@ _HEAD = ("experiment", "recorded", "on", "flags", "state", "figures")
 
 def closing_table(config: Mapping[str, Any]) -> str:
     """One line an experiment: recorded when and where, flags, current or why not, figures."""
-    receipts = Receipts(config)
+    receipts = Plan(config)
     rows = [_HEAD, *(_row(receipts, experiment) for experiment in receipts.experiments)]
     return printable("\n".join(aligned(rows)))
 
 
-def _row(receipts: Receipts, experiment: str) -> tuple[str, ...]:
+def _row(receipts: Plan, experiment: str) -> tuple[str, ...]:
     steps = receipts.steps(experiment)
     measured = receipts.state(steps[0])
     figures = ", ".join(receipts.experiments[experiment].judge["figures"]) or "none"
@@ -37,7 +38,7 @@ def _row(receipts: Receipts, experiment: str) -> tuple[str, ...]:
     return (experiment, when, where, _flags(steps[0].folder / "summary.csv"), state, figures)
 
 
-def _state(receipts: Receipts, steps: Sequence[Step]) -> str:
+def _state(receipts: Plan, steps: Sequence[Step]) -> str:
     measured, *derived = steps
     earlier, manual = receipts.state(measured).reasons, receipts.experiments[measured.experiment].manual
     if earlier and not manual:

@@ -16,15 +16,8 @@ from inference_lab.commands import run_stage
 from inference_lab.errors import LabError, RecordError, printable
 from inference_lab.records import history
 from inference_lab.records.files import write_json
-from inference_lab.records.receipts import (
-    Receipts,
-    State,
-    kept,
-    leads_out,
-    read_receipt,
-    receipt_of,
-    seal,
-)
+from inference_lab.records.plan import Plan, kept
+from inference_lab.records.receipts import State, leads_out, read_receipt, receipt_of, seal
 from inference_lab.records.stages import (
     TESTS_RECEIPT,
     VERIFIED_RECEIPT,
@@ -50,7 +43,7 @@ class Finding:
     fault: bool = False
 
 
-def verify(receipts: Receipts, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
+def verify(receipts: Plan, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
     """Return findings on every file of these experiments; what has its digest in `before` is not redone."""
     findings: list[Finding] = []
     # Each step of an experiment reads its record, and a record is large: the last one is kept in memory.
@@ -69,12 +62,12 @@ def verify(receipts: Receipts, experiments: Sequence[str], before: Mapping[str, 
     return findings
 
 
-def _as_before(receipts: Receipts, steps: Sequence[Step], before: Mapping[str, str]) -> bool:
+def _as_before(receipts: Plan, steps: Sequence[Step], before: Mapping[str, str]) -> bool:
     same = all(before.get(step.receipt) == receipts.state(step).digest(step.receipt) for step in steps)
     return same and not any(step.stage != "measure" and receipts.state(step).reasons for step in steps)
 
 
-def verify_checkout(receipts: Receipts) -> list[Finding]:
+def verify_checkout(receipts: Plan) -> list[Finding]:
     """Return findings on everything that is recorded here, and on every file that no step makes."""
     tests = receipts.step("tests")
     reasons = receipts.state(tests).reasons
@@ -84,7 +77,7 @@ def verify_checkout(receipts: Receipts) -> list[Finding]:
     return [first, *verify(receipts, list(receipts.experiments), {}), *_strays(receipts, everywhere)]
 
 
-def verify_experiment(receipts: Receipts, experiment: str) -> list[Finding]:
+def verify_experiment(receipts: Plan, experiment: str) -> list[Finding]:
     """Return findings on one experiment, on strays in its folder, and on where no stray was looked for."""
     findings = verify(receipts, [experiment], {})
     its = receipts.experiments.get(experiment)
@@ -97,7 +90,7 @@ def verify_experiment(receipts: Receipts, experiment: str) -> list[Finding]:
 _EVERYTHING = "inference-lab verify looks everywhere"
 
 
-def _experiment(receipts: Receipts, steps: Sequence[Step], load: run_stage.Load) -> Iterator[Finding]:
+def _experiment(receipts: Plan, steps: Sequence[Step], load: run_stage.Load) -> Iterator[Finding]:
     measured, *derived = steps
     experiment, manifest = measured.experiment, Path(measured.receipt)
     if not manifest.exists():
@@ -124,7 +117,7 @@ def _experiment(receipts: Receipts, steps: Sequence[Step], load: run_stage.Load)
         yield from _derived(receipts.state(step), load)
 
 
-def _unrecorded(receipts: Receipts, steps: Sequence[Step]) -> Finding:
+def _unrecorded(receipts: Plan, steps: Sequence[Step]) -> Finding:
     """Return what to say of an experiment without manifest: a record that was deleted, or none yet."""
     experiment, manifest, at = steps[0].experiment, steps[0].receipt, steps[0].folder
     if left := [path for path in files_of(steps) if Path(path).exists()]:
@@ -236,7 +229,7 @@ def _tests(manifest: Mapping[str, Any]) -> str:
     return f"not checked: no commit here has the receipt that the run names (sha256 {digest[:12]})"
 
 
-def _strays(receipts: Receipts, folders: Sequence[Path]) -> Iterator[Finding]:
+def _strays(receipts: Plan, folders: Sequence[Path]) -> Iterator[Finding]:
     """Yield every file below these folders that no step of the config makes."""
     steps = [*receipts.steps(), *receipts.reports_of(receipts.experiments)]
     made, homes = {TESTS_RECEIPT, *files_of(steps)}, {step.folder for step in steps}
@@ -272,7 +265,7 @@ def _files_below(folder: Path, homes: Iterable[Path]) -> Iterator[Path]:
             yield from _files_below(path, homes)
 
 
-def verify_stage(receipts: Receipts, receipt: Path) -> str:
+def verify_stage(receipts: Plan, receipt: Path) -> str:
     """Return the table of findings once everything was rebuilt the same and the receipt is written.
 
     Only what changed since the last verification here is rebuilt. Raises RecordError at a fault.

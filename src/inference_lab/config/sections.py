@@ -249,7 +249,7 @@ class ClientGate(Quiet, frozen=True):
     class _Vary(Vary, frozen=True):
         setup: Several[Literal["gate_4_batch_2", "gate_2_batch_4", "two_gates_4_batch_8"]] = UNUSED
 
-    by: Literal["client_gate", "p2"]  # p2: as records before 2026-12-03 call it
+    by: Literal["client_gate"]
     vary: _Vary
     fixed: GateLoad
 

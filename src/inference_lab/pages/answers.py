@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inference_lab.analysis.statistics import short, with_interval
-from inference_lab.analysis.summary_table import Row, as_text
+from inference_lab.analysis.summary_table import SummaryRow, as_text
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,13 @@ class Answer:
 
 
 def answers(
-    claims: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, str]], rows: Sequence[Row]
+    claims: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, str]], rows: Sequence[SummaryRow]
 ) -> list[Answer]:
     """Return one answer per claim of a prediction."""
     return [_answer(claim, verdict, rows) for claim, verdict in zip(claims, verdicts, strict=True)]
 
 
-def _answer(claim: Mapping[str, Any], verdict: Mapping[str, str], rows: Sequence[Row]) -> Answer:
+def _answer(claim: Mapping[str, Any], verdict: Mapping[str, str], rows: Sequence[SummaryRow]) -> Answer:
     found, n, reason = _found(claim, verdict, rows), verdict["n"], verdict["reason"]
     if claim["kind"] == "equal" and "over" not in claim and verdict["verdict"] in ("Supported", "Refuted"):
         expected = as_text(claim["value"]) or "undefined"
@@ -34,7 +34,7 @@ def _answer(claim: Mapping[str, Any], verdict: Mapping[str, str], rows: Sequence
     return Answer(verdict["says"], verdict["verdict"], found, n, reason)
 
 
-def _found(claim: Mapping[str, Any], verdict: Mapping[str, str], rows: Sequence[Row]) -> str:
+def _found(claim: Mapping[str, Any], verdict: Mapping[str, str], rows: Sequence[SummaryRow]) -> str:
     value, *bounds = (verdict[name] for name in ("value", "lo", "hi"))
     if not value:
         return "undefined" if claim["kind"] == "equal" and verdict["n"] else ""
@@ -46,7 +46,7 @@ def _found(claim: Mapping[str, Any], verdict: Mapping[str, str], rows: Sequence[
     return f"the power {shown}" if claim["kind"] == "slope" else f"{shown} {_unit(claim, rows)}".strip()
 
 
-def _unit(claim: Mapping[str, Any], rows: Sequence[Row]) -> str:
+def _unit(claim: Mapping[str, Any], rows: Sequence[SummaryRow]) -> str:
     """Return the unit of what a claim is about: a ratio's is `times`, else its column's."""
     if "over" in claim:
         return "times"

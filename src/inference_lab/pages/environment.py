@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from inference_lab.analysis.surroundings import environment_of
 from inference_lab.pages.render import words
 
 Manifest = Mapping[str, Any]
@@ -48,7 +47,7 @@ def session(manifest: Manifest) -> dict[str, str]:
 
 
 def _told(manifest: Manifest, names: Sequence[str]) -> dict[str, str]:
-    environment = environment_of(manifest)
+    environment: Mapping[str, Any] = manifest.get("environment", {})
     return {name: words(environment[name]) for name in names if name in environment}
 
 

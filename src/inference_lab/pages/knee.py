@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from inference_lab.analysis.comparisons import Evidence, NoEvidence, Quantity
 from inference_lab.analysis.knee import measured_knee
 from inference_lab.analysis.statistics import with_interval
-from inference_lab.analysis.summary_table import Row, View
+from inference_lab.analysis.summary_table import SummaryRow, View
 from inference_lab.errors import ConfigError
 from inference_lab.pages.render import page
 
@@ -17,7 +17,7 @@ class Path:
     name: str
     knee: str
     reason: str
-    rows: list[tuple[Row, str, str]]
+    rows: list[tuple[SummaryRow, str, str]]
     no_comparison: str = ""
     small: int | None = None
     large: int | None = None

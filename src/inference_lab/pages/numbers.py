@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from inference_lab.analysis.statistics import short, with_interval
-from inference_lab.analysis.summary_table import Row, bound_names
+from inference_lab.analysis.summary_table import SummaryRow, bound_names
 from inference_lab.pages.render import Markdown, interval, table
 from inference_lab.records.samples import CELL_COLUMNS
 
@@ -33,19 +33,19 @@ _OF_LOADS = {  # what every page about loads shows: (metric, column of the summa
 _OVER = {"median": "median of the loads", "value": "over all loads"}
 
 
-def kind(rows: Sequence[Row]) -> str:
+def kind(rows: Sequence[SummaryRow]) -> str:
     """Return what a summary holds: metrics of loads (serving), timed cells (timing) or exact values."""
     return "serving" if "metric" in rows[0] else "timing" if "ratio_claimed" in rows[0] else "exact"
 
 
-def numbers(rows: Sequence[Row], claims: Iterable[Mapping[str, Any]]) -> Markdown:
+def numbers(rows: Sequence[SummaryRow], claims: Iterable[Mapping[str, Any]]) -> Markdown:
     """Return the numbers of a summary as tables."""
     if kind(rows) == "serving":
         return loads(rows, claims)
     return timings(rows) if kind(rows) == "timing" else exact(rows)
 
 
-def timings(rows: Sequence[Row]) -> Markdown:
+def timings(rows: Sequence[SummaryRow]) -> Markdown:
     """Return one line per timed cell; ratios are to the baseline in the same round."""
     keys = [name for name in CELL_COLUMNS if len({row[name] for row in rows}) > 1 or name == "path"]
     baseline, axis = rows[0]["baseline"], keys[-1]
@@ -65,7 +65,7 @@ def timings(rows: Sequence[Row]) -> Markdown:
     return Markdown(f"{compact(head, lines, kept=len(keys))}{again}")
 
 
-def loads(rows: Sequence[Row], claims: Iterable[Mapping[str, Any]]) -> Markdown:
+def loads(rows: Sequence[SummaryRow], claims: Iterable[Mapping[str, Any]]) -> Markdown:
     """Return one table per value of the leading keys: a line per metric, a column per value of the last key.
 
     Shown are the metrics of every load, and those that the claims are about.
@@ -78,7 +78,7 @@ def loads(rows: Sequence[Row], claims: Iterable[Mapping[str, Any]]) -> Markdown:
         if "metric" in cell and "of" in claim
     }
     wanted = {**_OF_LOADS, **{metric: "" for metric in claimed if metric not in _OF_LOADS}}
-    tables: dict[str, list[Row]] = {}
+    tables: dict[str, list[SummaryRow]] = {}
     for row in rows:
         place = ", ".join(f"{name} {row[name]}" for name in groups)
         tables.setdefault(place, []).append(row)
@@ -86,7 +86,7 @@ def loads(rows: Sequence[Row], claims: Iterable[Mapping[str, Any]]) -> Markdown:
     return Markdown("\n\n".join(parts))
 
 
-def _load_table(rows: Sequence[Row], axis: str, wanted: Mapping[tuple[str, str], str]) -> Markdown:
+def _load_table(rows: Sequence[SummaryRow], axis: str, wanted: Mapping[tuple[str, str], str]) -> Markdown:
     values = list(dict.fromkeys(row[axis] for row in rows))
     found = {(row["metric"], row[axis]): row for row in rows}
     lines: list[list[str]] = []
@@ -115,7 +115,7 @@ def _load_table(rows: Sequence[Row], axis: str, wanted: Mapping[tuple[str, str],
     return Markdown(f"{table(lines, head)}{words}")
 
 
-def _shown(row: Row, column: str) -> str:
+def _shown(row: SummaryRow, column: str) -> str:
     """Return a number with its interval where it has one that says more than the number."""
     value, (lo, hi) = row.number(column), row.interval(column)
     if value is None or (lo, hi) not in ((None, None), (value, value)):
@@ -123,7 +123,7 @@ def _shown(row: Row, column: str) -> str:
     return short(value)
 
 
-def exact(rows: Sequence[Row]) -> Markdown:
+def exact(rows: Sequence[SummaryRow]) -> Markdown:
     """Return counted or observed values; where the summary gives bounds, with these."""
     bounds = {bound for name in rows[0] for bound in bound_names(name)}
     hidden = ("flags", "advice", "config_repository", "config_path", "config_commit")
@@ -132,7 +132,7 @@ def exact(rows: Sequence[Row]) -> Markdown:
     return compact(columns, lines, kept=1)
 
 
-def _exact(row: Row, column: str) -> str:
+def _exact(row: SummaryRow, column: str) -> str:
     return interval(row, column) if bound_names(column)[0] in row else row[column]
 
 
@@ -151,7 +151,7 @@ def compact(head: Sequence[str], rows: Sequence[Sequence[str]], *, kept: int) ->
     return Markdown(f"{text}\n\nThe same in every row: {same}." if same else text)
 
 
-def outliers(rows: Iterable[Row], about: Sequence[str], factor: float) -> list[str]:
+def outliers(rows: Iterable[SummaryRow], about: Sequence[str], factor: float) -> list[str]:
     """Return, for each timed cell with a sample `factor` times its P50, which cell and how much."""
     found: list[str] = []
     for row in rows:

@@ -16,7 +16,7 @@ import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from inference_lab.analysis.statistics import short, with_interval
-from inference_lab.analysis.summary_table import Row, View
+from inference_lab.analysis.summary_table import SummaryRow, View
 from inference_lab.errors import ConfigError, printable
 
 
@@ -70,12 +70,12 @@ def table(rows: Iterable[Sequence[str]], head: Sequence[str]) -> Markdown:
     return Markdown("\n".join(f"| {' | '.join(map(escaped, line))} |" for line in lines))
 
 
-def interval(row: Row, column: str) -> str:
+def interval(row: SummaryRow, column: str) -> str:
     """Return a column of a summary row with its interval: 1.79 [1.78, 1.80]."""
     return with_interval(row.number(column), row.interval(column))
 
 
-def where(rows: Iterable[Row], **patterns: str) -> list[Row]:
+def where(rows: Iterable[SummaryRow], **patterns: str) -> list[SummaryRow]:
     """Return the rows whose columns match these patterns (`*` for anything)."""
     return [row for row in rows if all(fnmatchcase(row[name], like) for name, like in patterns.items())]
 

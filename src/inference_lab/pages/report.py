@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inference_lab.analysis.summary_table import SEPARATOR, Row, pick, read_summary
+from inference_lab.analysis.summary_table import SEPARATOR, SummaryRow, pick, read_summary
 from inference_lab.config.prediction import load_prediction
 from inference_lab.pages import environment
 from inference_lab.pages.answers import Answer, answers
@@ -101,7 +101,7 @@ def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> list[environment.Fac
     return [(*fact, "all" if len(of) == len(manifests) else ", ".join(of)) for fact, of in found.items()]
 
 
-def limits(manifest: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, list[str]]:
+def limits(manifest: Mapping[str, Any], rows: Sequence[SummaryRow]) -> dict[str, list[str]]:
     """Return what was at its bound, by the steps and the queue of the server, and at which values."""
     conditions = manifest["conditions"]
     axis, values = next(iter(conditions["vary"].items()))
@@ -124,7 +124,7 @@ _LIMITS = {
 }
 
 
-def _number(rows: Sequence[Row], metric: str, cell: Mapping[str, str]) -> float | None:
+def _number(rows: Sequence[SummaryRow], metric: str, cell: Mapping[str, str]) -> float | None:
     row = pick(rows, {"metric": metric, **cell}, "summary.csv")
     return None if row is None else row.number(_LIMITS[metric])
 

@@ -64,10 +64,6 @@ class Environment(TypedDict, total=False):
     waited_for_quiet_s: float
     watched_s: float
     neighbour_core: int
-    # of records before 2026-12-03, without units
-    others_cpu: Span | None
-    pressure: Span | None
-    steal: Span | None
 
 
 @with_config(_CLOSED)

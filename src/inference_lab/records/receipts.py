@@ -1,33 +1,21 @@
-"""Receipts: whether what each step recorded is current.
-
-    sources + pins + section -> tests -> measure -> summary -> figure, analysis -> report
+"""Receipts: whether what a step recorded is current.
 
 Answers: is this result current, and if not, why? Decides by digests alone; times never count. Knows no
 statistics and no Snakemake. Every path is relative to the checkout, which is the working directory.
 """
 
-import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
-from inference_lab.records.digests import PINS_FILE, SOURCE_ROOT, Sources
-from inference_lab.records.files import Conflicted, canonical, read_json, sha256_file, sha256_value
+from inference_lab.records.digests import Sources
+from inference_lab.records.files import Conflicted, read_json, sha256_file, sha256_value
 from inference_lab.records.installed import ran_elsewhere
-from inference_lab.records.stages import (
-    STAGES,
-    TESTS_RECEIPT,
-    VERIFIED_RECEIPT,
-    Experiment,
-    Step,
-    step,
-    tests_step,
-)
+from inference_lab.records.stages import STAGES, TESTS_RECEIPT, Step
 
 # What is written and how. Raised when a receipt or raw file changes its form or `records` its meaning.
 # 1  2026-11-30  the first form
@@ -233,179 +221,3 @@ class State:
             elif digest != recorded:
                 reasons.append(f"{path} was edited by hand")
         return reasons
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What the command line forces: rule names and files of -R, --forceall."""
-
-    names: frozenset[str] = frozenset()
-    everything: bool = False
-
-    def forces(self, step: Step, rule: str) -> bool:
-        """Return whether `step`, made by `rule`, is asked for by name, by a file of it, or as part of all."""
-        return self.everything or not self.names.isdisjoint({rule, step.receipt, *step.makes})
-
-
-class Receipts:
-    """The receipts of a checkout: every step of its config, and why it would run."""
-
-    def __init__(self, config: Mapping[str, Any], asked: Asked | None = None) -> None:
-        self.experiments: dict[str, Experiment] = {}
-        for name, section in config["experiments"].items():
-            # Each section as its command gets it, by its canonical JSON: the order of keys decides nothing.
-            its = json.loads(canonical(section))
-            manual = its.get("refresh") == "manual"
-            self.experiments[name] = Experiment(
-                name, its["measure"], its["judge"], manual, its.get("own_folder")
-            )
-        self.asked = asked or Asked()
-        self.sources = Sources()
-        self._states: dict[str, State] = {}
-        self._why: dict[str, list[str]] = {}
-
-    def step(self, stage: str, experiment: str = "", figure: str = "") -> Step:
-        """Return the step of a stage. Raises ConfigError for what the config does not name."""
-        if stage == "tests":
-            return tests_step()
-        if stage == "verify":
-            return self.verify_step()
-        if stage == "report" and (members := self.reports().get(experiment)):
-            ready = [name for name in members if not self.waits_to_be_asked(name)]
-            about = [
-                {"experiment": name, "figures": list(self.experiments[name].judge["figures"])}
-                for name in ready
-            ]
-            unmeasured = [name for name in members if name not in ready]
-            return step(stage, experiment, {"experiments": about, "unmeasured": unmeasured})
-        if experiment not in self.experiments:
-            known = ", ".join(self.experiments)
-            raise ConfigError(f"no experiment {experiment!r} in the config; it has {known}")
-        return self.experiments[experiment].step(stage, figure)
-
-    def steps(self, *experiments: str) -> list[Step]:
-        """Return every step of the named experiments, of all when none is named, in the order of the data."""
-        names = experiments or tuple(self.experiments)
-        return [step for name in names for step in self.experiments[name].steps()]
-
-    def reports(self) -> dict[str, list[str]]:
-        """Return the experiments that each report is about, sorted, by its name."""
-        members: dict[str, list[str]] = {}
-        for name, experiment in sorted(self.experiments.items()):
-            if report := experiment.judge.get("report"):
-                members.setdefault(report, []).append(name)
-        return members
-
-    def reports_of(self, experiments: Iterable[str]) -> list[Step]:
-        """Return the step of each report about one of these experiments that is measured or asked for."""
-        ready = {name for name in experiments if not self.waits_to_be_asked(name)}
-        return [self.step("report", name) for name, about in self.reports().items() if ready & set(about)]
-
-    def verify_step(self) -> Step:
-        """Return the step that rebuilds what is recorded; it reads the receipts of every record."""
-        steps = [*self.steps(*self.verified()), *self.reports_of(self.verified())] if self.verified() else []
-        return Step("verify", "", ("verify",), VERIFIED_RECEIPT, reads=tuple(step.receipt for step in steps))
-
-    def verified(self) -> list[str]:
-        """Return the automatic experiments, and the manual ones that have every receipt."""
-        return [
-            name
-            for name, its in self.experiments.items()
-            if not its.manual or all(Path(step.receipt).exists() for step in its.steps())
-        ]
-
-    @cached_property
-    def _makers(self) -> dict[str, Step]:
-        """By path, the step that makes a file or whose receipt it is."""
-        steps = [*self.steps(), *self.reports_of(self.experiments)]
-        return {path: step for step in steps for path in (*step.makes, step.receipt)}
-
-    def maker(self, path: str) -> Step | None:
-        """Return the step of this config that makes a file or whose receipt it is."""
-        return self._makers.get(path)
-
-    def state(self, step: Step) -> State:
-        """Return whether what a step made is current, read once."""
-        if step.receipt not in self._states:
-            self._states[step.receipt] = State(step, self.sources)
-        return self._states[step.receipt]
-
-    def why(self, step: Step) -> list[str]:
-        """Return why a step has to run, in words; [] when its result is current.
-
-        Raises RecordError when what is recorded does not match its manifest, ConfigError when a file that the
-        step needs is missing and no other step makes it.
-        """
-        if step.receipt not in self._why:
-            self._why[step.receipt] = self._reasons(step)
-        return self._why[step.receipt]
-
-    def _reasons(self, step: Step) -> list[str]:
-        if step.stage == "measure":
-            return self._why_measure(step)
-        makers = {path: self.maker(path) for path in step.reads}
-        self._check_there(step, [path for path, maker in makers.items() if maker is None])
-        if self.asked.forces(step, step.stage):
-            return ["asked for"]
-        for maker in filter(None, makers.values()):
-            if why := self.why(maker):
-                return [f"{maker.name}: {', '.join(why)}"]
-        self._check_there(step, step.reads)
-        return self.state(step).reasons
-
-    @staticmethod
-    def _check_there(step: Step, paths: Iterable[str]) -> None:
-        for path in paths:
-            if not Path(path).is_file():
-                raise ConfigError(f"{path}: no such file, and {step.name} reads it; write it or restore it")
-
-    def _why_measure(self, step: Step) -> list[str]:
-        if not self.experiments[step.experiment].manual:
-            return ["asked for"] if self.asked.forces(step, "measure") else self.stale_record(step)
-        if self._asked_by_hand(step):
-            return ["asked for"]
-        if words := self.waits_to_be_asked(step.experiment):
-            raise ConfigError(words)
-        if error := self.state(step).error:
-            raise error
-        return []
-
-    def stale_record(self, step: Step) -> list[str]:
-        """Return why a record is not of this checkout, or []. Raises RecordError when it is not whole."""
-        state = self.state(step)
-        if state.error:
-            raise state.error
-        return state.reasons
-
-    def waits_to_be_asked(self, experiment: str) -> str:
-        """Return a note on a manual experiment that nobody measured or asks for now; "" for any other."""
-        step = self.step("measure", experiment)
-        if (
-            not self.experiments[experiment].manual
-            or self._asked_by_hand(step)
-            or Path(step.receipt).exists()
-        ):
-            return ""
-        return (
-            f"{experiment} is measured by hand and has no record yet;"
-            f" measure it with -R {step.receipt} -- {step.receipt}"
-        )
-
-    def _asked_by_hand(self, step: Step) -> bool:
-        return Asked(self.asked.names).forces(step, "measure_manual")
-
-    def links(self, step: Step, *needs: str) -> list[str]:
-        """Return every file the step's job is linked to: sources, pins, what it reads and needs."""
-        # Verification depends on every source: a list of them in each plan helps nobody.
-        sources = () if step.stage == "verify" else step.sources(self.sources)
-        return [*sources, *step.reads, *needs, PINS_FILE]
-
-
-def kept(reasons: Sequence[str]) -> str:
-    """Return what to say of a manual record that is not of this checkout: it is kept, nothing is wrong."""
-    sources = [why for why in reasons if why.startswith(f"{SOURCE_ROOT}/")]
-    unknown = [why for why in reasons if why.endswith("was not recorded")]
-    files = "1 file differs" if len(sources) == 1 else f"{len(sources)} files differ"
-    notes = [f"measured by an earlier source ({files})"] if sources else []
-    notes += [f"{len(unknown)} files that decide are not in its manifest"] if unknown else []
-    return f"kept: {'; '.join([*notes, *(why for why in reasons if why not in (*sources, *unknown))])}"

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -34,7 +33,7 @@ from inference_lab.records.receipts import (
 from inference_lab.records.record import Record
 from inference_lab.records.samples import CONTROLS, read_rows, read_samples
 from inference_lab.records.stages import Step
-from inference_lab.stream_load.requests import RequestRecord, read_lines, read_requests, read_truth
+from inference_lab.stream_load.requests import read_lines, read_requests, read_truth
 
 _ROOM = 2**20  # bytes that must be free before measuring, where no record stands that says how many
 
@@ -80,26 +79,7 @@ def load_record(manifest_path: Path, sources: Sources | None = None) -> Record:
             )
         if part:  # the controls of what timed nothing are a header alone
             parts[part] = found
-    if "requests" in parts:
-        parts["requests"] = _with_loads(parts["requests"], manifest)
     return Record(manifest["experiment"], manifest, **parts)
-
-
-def _with_loads(requests: Sequence[RequestRecord], manifest: Mapping[str, Any]) -> list[RequestRecord]:
-    """Return the requests, each with the load that made it.
-
-    TO BE DELETED, with the default of RequestRecord.load, when no record is older than that field: there the
-    longest name of a session that begins a request's id names its load.
-    """
-    names = [session["name"] for session in manifest.get("sessions", ())]
-    return [
-        request
-        if request.load is not None
-        else replace(
-            request, load=max((n for n in names if request.request_id.startswith(n)), key=len, default=None)
-        )
-        for request in requests
-    ]
 
 
 def _part(file: Path, kind: str) -> tuple[str, Any]:
