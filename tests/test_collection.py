@@ -80,8 +80,8 @@ class CollectionTest(unittest.TestCase):
                 if TESTS / "workflow" not in folder.parents:
                     self.assertTrue((folder / "__init__.py").is_file(), folder)
 
-    def test_tests_are_methods(self) -> None:
-        """Every test belongs to a class that unittest finds."""
+    def test_tests_are_methods_with_a_sentence(self) -> None:
+        """Every test says in one sentence what it protects, and belongs to a class that unittest finds."""
         for path in (*unit_tests(), *(TESTS / "workflow").glob("check_*.py")):
             tree = ast.parse(path.read_bytes())
             for name, node in public(tree):
@@ -89,6 +89,11 @@ class CollectionTest(unittest.TestCase):
                     continue
                 with self.subTest(f"{path.relative_to(ROOT)} {name}"):
                     self.assertIn(".", name, "a bare function, which unittest does not collect")
+                    sentence, *why = (ast.get_docstring(node) or "").split("\n")
+                    self.assertRegex(
+                        sentence, r"[.?!]$", "its docstring must begin with one sentence on a line"
+                    )
+                    self.assertEqual(why[:1], [""][: len(why)], "what follows stands apart")
 
 
 class SourceTest(unittest.TestCase):

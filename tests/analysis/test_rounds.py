@@ -77,6 +77,7 @@ class CorruptedRows(unittest.TestCase):
     """Faults in a raw.csv, found without knowing its digest."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.raw = Path(self.enterContext(tempfile.TemporaryDirectory()), "raw.csv")
 
     def read(self, text: str) -> None:
@@ -126,6 +127,7 @@ class Refusals(unittest.TestCase):
     """A refusal names file, line, value and rule."""
 
     def test_what_a_refusal_names(self) -> None:
+        """A refused table is named by file, line and rule."""
         last = SAMPLES[-1]
         again = replace(last, position=last.position + 3, started_ns=last.started_ns + 10**9)
         at = {kind: [c.kind for c in CONTROLS].index(kind) for kind in ("replica", "probe")}
@@ -162,6 +164,7 @@ class Refusals(unittest.TestCase):
                     self.assertIn(word, message)
 
     def test_each_number_of_threads_has_its_processes(self) -> None:
+        """Rounds are counted per number of threads, each with processes of its own."""
         threads = timing_record(vary={"blas_threads": (1, 2)}, processes=2, rounds=3, warmups=0)
         rounds, samples = rounds_of(threads), samples_of(threads.samples)
         for (path, value), times in rounds.times.items():
@@ -184,6 +187,7 @@ class Arrays(unittest.TestCase):
     """Times by process and round."""
 
     def test_whatever_the_order_within_a_round(self) -> None:
+        """Each time is under its process and round, whatever was timed in which order there."""
         rounds = rounds_of(RECORD)
         for sample in SAMPLES:
             times = rounds.times[sample.path, sample.batch_size]

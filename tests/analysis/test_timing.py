@@ -185,6 +185,7 @@ class Flags(unittest.TestCase):
         self.assertEqual(table(record, max_others_cpu=2)[0]["flags"], "")
 
     def test_more_threads_than_cores(self) -> None:
+        """A cell with more threads than cores is flagged and claims nothing."""
         self.assert_flagged(
             timing_record(blas_threads=2, environment={"affinity": [0]}), "threads", "1 cores"
         )

@@ -362,6 +362,7 @@ class DeriveTest(unittest.TestCase):
         self.assertEqual(Path("results/m1/summary.csv").read_text(), "path,n\ndynamic,4\n")
 
     def test_nothing_is_derived_from_an_invalid_record(self) -> None:
+        """A record that says it is invalid is refused by name."""
         manifest = Path(STEP.receipt)
         invalid = {"validity": {"valid": False, "reasons": ["the lid closed"]}}
         write_json(manifest, receipts.seal({**read_json(manifest), **invalid}))

@@ -23,6 +23,7 @@ class RowsTest(unittest.TestCase):
     """One row a dtype and model."""
 
     def test_one_row_a_dtype_and_model(self) -> None:
+        """Every dtype of every model has one row."""
         found = rows(SECTION)
         wanted = [(dtype, model.name) for dtype in SECTION.vary.dtype for model in PUBLISHED_MODELS]
         self.assertEqual([(row["dtype"], row["model"]) for row in found], wanted)
@@ -41,6 +42,7 @@ class RowsTest(unittest.TestCase):
         self.assertEqual((row["block_tokens_per_gib"], row["block_sequences_per_gib"]), ("58240", "57"))
 
     def test_what_is_recorded(self) -> None:
+        """The record is of kind capacity and its raw file holds exactly the rows."""
         found = measure(SECTION, lambda done, total: None)
         self.assertEqual((found.kind, found.rows["raw.csv"]), ("capacity", 4 * len(PUBLISHED_MODELS)))
         self.assertEqual(list(csv.DictReader(io.StringIO(found.files["raw.csv"]))), rows(SECTION))

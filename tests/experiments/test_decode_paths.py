@@ -53,6 +53,7 @@ class InputsTest(unittest.TestCase):
         self.assertEqual(len({row.tobytes() for row in rows}), len(rows))
 
     def test_inputs_are_read_only(self) -> None:
+        """No timed path can change the inputs of the next."""
         for cell in cells(SECTION):
             for array in cell:
                 with self.assertRaisesRegex(ValueError, "read-only"):

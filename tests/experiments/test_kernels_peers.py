@@ -56,6 +56,7 @@ class LimitsTest(unittest.TestCase):
             self.assertLessEqual(abs(sum(made) - wanted), 512**2)
 
     def test_reading_takes_every_number(self) -> None:
+        """The limit of reading takes every row of every array."""
         seen: list[int] = []
         call = kernels_peers.read([(6, 2), (6, 4)], np.float32)
         with mock.patch.object(np, "maximum") as maximum:

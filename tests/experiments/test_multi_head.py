@@ -78,6 +78,7 @@ class BindTest(unittest.TestCase):
         self.assertFalse(one.x.flags.writeable)
 
     def test_sections_that_cannot_be_meant(self) -> None:
+        """Decode steps are asked for where a path decodes, and refused where it prefills."""
         for path, steps, message in (
             ("preallocated", {}, "decode_steps is 0 or missing"),
             ("prefill", {"decode_steps": 2}, "decode_steps is 2"),

@@ -71,6 +71,7 @@ class EffectsTest(unittest.TestCase):
             self.assertAlmostEqual(products_per_call(takes(1200), takes(3)), 400, delta=1)
 
     def test_a_name_says_the_percent(self) -> None:
+        """The added work of a path is read from its name."""
         self.assertEqual([effect(path) for path in PATHS], [0, 0, 5, 10])
 
 
@@ -112,6 +113,7 @@ class MeasureTest(unittest.TestCase):
     """Runs as one record."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.enterContext(contextlib.chdir(checkout.ROOT))
         self.enterContext(mock.patch.dict(os.environ, dict.fromkeys(machine.THREAD_VARIABLES, "1")))
 

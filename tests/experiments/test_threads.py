@@ -51,6 +51,7 @@ class NeighbourTest(unittest.TestCase):
     """A real spinner."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.core = max(os.sched_getaffinity(0))
         self.neighbour = threads.Neighbour(self.core)
         self.addCleanup(self.neighbour.end)
@@ -78,6 +79,7 @@ class NeighbourTest(unittest.TestCase):
         self.assertEqual(machine.process_s(self.pid), spent)
 
     def test_a_failure_stops_it(self) -> None:
+        """The busy process is stopped when what runs beside it fails."""
         with self.assertRaises(ZeroDivisionError), self.neighbour.busy():
             raise ZeroDivisionError
         self.until("T")
@@ -93,6 +95,7 @@ class NeighbourTest(unittest.TestCase):
         self.until("T")
 
     def test_it_ends_with_its_parent(self) -> None:
+        """No busy process outlives who started it."""
         with subprocess.Popen(
             [sys.executable, "-c", STARTS_A_NEIGHBOUR], stdout=subprocess.PIPE, text=True
         ) as parent:
@@ -110,6 +113,7 @@ class BindTest(unittest.TestCase):
     """Paths as calls, with a neighbour that only remembers."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.neighbour = self.enterContext(mock.patch.object(threads, "Neighbour")).return_value
         self.enterContext(mock.patch.object(os, "sched_getaffinity", return_value={0, 5}))
 

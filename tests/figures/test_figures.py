@@ -86,6 +86,7 @@ class SampleTests(TestCase):
                 self.assertAlmostEqual(sorted(ys[9 * n : 9 * n + 9])[4] / rate, 1, delta=1e-6)
 
     def test_a_round_is_compared_with_the_baseline_of_the_same_round(self) -> None:
+        """A ratio never mixes two rounds."""
         view = small_view(processes=2, rounds=5, vary={"batch_size": (1,)})
         rows = view.record.samples.sort_values(["process", "round"])
         times = {
@@ -96,6 +97,7 @@ class SampleTests(TestCase):
         self.assertEqual([y for _, y in drawn], pairs)
 
     def test_the_scale_is_logarithmic_over_more_than_a_decade(self) -> None:
+        """Values that span a decade are drawn on a log scale, others from zero."""
         for factor, label in ((1, "wall time (ms)"), (100, "wall time (ms), log scale")):
             view = small_view(
                 paths=("dynamic",), cost=lambda _, cell, f=factor: 1e6 * (f if cell["batch_size"] == 8 else 1)
@@ -115,6 +117,7 @@ class BoundTests(TestCase):
                     self.assertEqual(arrows(panel).get(place), None if is_p50 else hollow)
 
     def test_no_bound_at_all_leaves_both_sides_open(self) -> None:
+        """A value without bounds gets two open arrows, not a closed bar."""
         view = small_view()
         bare = [
             SummaryRow({k: "" if "_lo" in k or "_hi" in k else v for k, v in row.items()})
@@ -153,6 +156,7 @@ class MarkTests(TestCase):
         self.assertEqual(samples(plain("ratios").axes[1], DYNAMIC), [])
 
     def test_more_paths_than_looks_are_refused(self) -> None:
+        """A figure has marks for six paths and shares none between two."""
         view = small_view(paths=[f"path{i}" for i in range(7)], vary={"batch_size": (1,)}, rounds=2)
         with self.assertRaisesRegex(RecordError, "7 paths, a figure has marks for 6; split the experiment"):
             latency.draw(view)
@@ -178,6 +182,7 @@ class MarkTests(TestCase):
         self.assertEqual((len(plain("latency").axes), len(other.axes)), (2, 1))
 
     def test_only_a_claimed_ratio_is_filled(self) -> None:
+        """A difference that is not claimed has a hollow mark."""
         view = changed(
             small_view(vary={"batch_size": (1, 2)}),
             {("preallocated", b): {"ratio_claimed": yes} for b, yes in (("1", "yes"), ("2", "no"))},

@@ -52,6 +52,7 @@ class RooflineTest(unittest.TestCase):
         self.assertNotIn("no claim is made", words(drawn(gemm="drift")))
 
     def test_a_limit_not_measured(self) -> None:
+        """A roofline without one of its limits is refused, not drawn without it."""
         made = record(paths=PATHS[:-1])
         view = replace(view_of(), record=made)
         with self.assertRaisesRegex(RecordError, "no path calls; a roofline needs all limits"):

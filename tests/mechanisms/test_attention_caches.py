@@ -38,6 +38,7 @@ class CacheTest(unittest.TestCase):
                 x[...] = 1
 
     def test_two_decodes_share_nothing(self) -> None:
+        """A second decode is as if the first had never been."""
         x, *weights = inputs(2, 6)
         for cache in CACHES:
             first = attention.cached_attention(x, *weights, cache=cache)
@@ -154,6 +155,7 @@ class WorkTest(unittest.TestCase):
             self.assertEqual(max(self.products(path, *arrays)), B * C * (2 * D + E))
 
     def test_a_timed_path_holds_no_check(self) -> None:
+        """The timed half calls no function that checks."""
         arrays = inputs(2, 4)
         refuse = AssertionError("checked")
         with (
@@ -169,6 +171,7 @@ class InputsAreLeftAloneTest(unittest.TestCase):
     """No function writes to what it is given."""
 
     def test_no_input_changes(self) -> None:
+        """A decode leaves its inputs as they were."""
         arrays = inputs(2, 6)
         before = [a.tobytes() for a in arrays]
         for name, path in {**attention.DECODE_PATHS, "one pass": attention.causal_attention}.items():

@@ -90,12 +90,14 @@ class BadInputTest(unittest.TestCase):
         self.assertNotIn("\n", message)
 
     def test_every_checked_function_refuses_every_bad_input(self) -> None:
+        """Each public function refuses each bad input with an InputError."""
         for what, arguments, says in BAD_INPUTS:
             for function in CHECKED:
                 with self.subTest(what, function=function.__name__):
                     self.refused(says, function, *arguments)
 
     def test_nothing_is_computed_before_the_check(self) -> None:
+        """A bad last input is refused before anything is computed or allocated."""
         with mock.patch.object(attention, "attend", side_effect=AssertionError("computed")):
             for function in (attention.decode_without_cache, attention.causal_attention):
                 self.refused("wv holds nan", function, X, WQ, WK, with_value(WV, np.nan))
@@ -103,6 +105,7 @@ class BadInputTest(unittest.TestCase):
             self.refused("wv holds nan", attention.cached_attention, X, WQ, WK, with_value(WV, np.nan))
 
     def test_an_unknown_cache(self) -> None:
+        """The refusal of an unknown cache names the known ones."""
         says = "cache is 'paged', must be one of preallocated, dynamic"
         self.refused(says, attention.cached_attention, X, WQ, WK, WV, "paged")
 
@@ -185,6 +188,7 @@ class ImpossibleSizesTest(unittest.TestCase):
     """What the arithmetic refuses in words, where NumPy's own text would come, or a wrong result."""
 
     def test_paths_and_caches(self) -> None:
+        """Timed paths and their parts refuse shapes that do not fit, too."""
         for call, message in (
             *((lambda path=path: path(X, WQ[1:], WK, WV), "wq has shape (5, 3): C is 5, must be 6 as in x")
               for path in attention.DECODE_PATHS.values()),
@@ -203,6 +207,7 @@ class OptimizedTest(unittest.TestCase):
     """No check is an assert."""
 
     def test_bad_input_is_refused_under_python_o(self) -> None:
+        """No check is an assert, which `python -O` removes."""
         done = subprocess.run(
             [sys.executable, "-O", "-m", "unittest", "tests.mechanisms.test_attention_contract.BadInputTest"],
             cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
@@ -247,6 +252,7 @@ class GoodInputTest(unittest.TestCase):
         self.assertEqual(found[0].shape, (5,))
 
     def test_a_memory_map_is_an_array(self) -> None:
+        """An array in a file gives the same result as one in memory."""
         with tempfile.NamedTemporaryFile() as file:
             file.write(X.tobytes())
             file.flush()
@@ -260,6 +266,7 @@ class ArrayContractTest(unittest.TestCase):
     """The check every mechanism shares."""
 
     def test_leading_axes_are_one_name(self) -> None:
+        """`...` stands for the same axes in every shape of a call."""
         a = np.ones((2, 3, 4, 5))
         check_arrays(("a", a, "... T D"), ("b", a, "... T D"))
         check_arrays(("a", a[0, 0], "... T D"), ("b", a[0, 0], "... T D"))
@@ -267,11 +274,13 @@ class ArrayContractTest(unittest.TestCase):
             check_arrays(("a", a, "... T D"), ("b", a.swapaxes(0, 1), "... T D"))
 
     def test_one_letter_twice_in_one_shape(self) -> None:
+        """A letter that is there twice in a shape has one size."""
         check_arrays(("a", np.ones((3, 3)), "D D"))
         with self.assertRaisesRegex(InputError, r"a has shape \(3, 4\): D is 4, must be 3"):
             check_arrays(("a", np.ones((3, 4)), "D D"))
 
     def test_a_mask_that_broadcasts_over_keys(self) -> None:
+        """A mask that broadcasts over keys is taken where every query sees one, else refused."""
         check_mask("mask", np.ones((4, 1), bool), (2, 4, 6))
         with self.assertRaises(InputError):
             check_mask("mask", np.eye(4, 1, dtype=bool), (2, 4, 6))

@@ -95,6 +95,7 @@ class KeepTest(unittest.TestCase):
             np.testing.assert_array_equal(handed_out[1], seen[1])
 
     def test_nobody_writes_through_what_was_handed_out(self) -> None:
+        """Keys and values that a cache hands out are read-only."""
         for cache in every_cache():
             for append in (False, True):
                 if append:
@@ -146,6 +147,7 @@ class RefuseTest(unittest.TestCase):
                     np.testing.assert_array_equal(cache.keys, k)
 
     def test_no_room(self) -> None:
+        """A full cache refuses a token and says how many slots it needs."""
         cache = PreallocatedCache((2, 4), D, E, np.float64)
         with self.assertRaisesRegex(InputError, "5 more tokens do not fit: 0 of 4 slots"):
             cache.append(*tokens((2,), 5))
@@ -160,6 +162,7 @@ class RefuseTest(unittest.TestCase):
         self.assertEqual(cache.length, 4)
 
     def test_caches_that_cannot_be(self) -> None:
+        """Sizes and dtypes that no cache can have are refused with the value."""
         for kind in CACHES.values():
             for shape, D_, E_, dtype, message in (
                 ((0, 3), 3, 5, "f8", r"shape\[0\] is 0"),
@@ -177,6 +180,7 @@ class RefuseTest(unittest.TestCase):
             PreallocatedCache((2, 2**60), 3, 5, np.float64)
 
     def test_lengths_that_are_not_there(self) -> None:
+        """A cache is cut only to a length that it has."""
         for cache in every_cache():
             cache.append(*tokens(cache.keys.shape[:-2], 2))
             for length, message in ((3, "length is 3, must be at most the 2"), (-1, "length is -1")):

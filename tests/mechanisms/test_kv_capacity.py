@@ -28,6 +28,7 @@ class BytesTest(unittest.TestCase):
         self.assertEqual(shape.nbytes("float16", 0), 0)
 
     def test_equals_the_bytes_of_real_caches(self) -> None:
+        """The formula gives the `nbytes` of caches that are allocated."""
         B, G, T, D = 2, 3, 7, 5
         for dtype in ("float64", "float32", "float16", "int8"):
             with self.subTest(dtype=dtype):
@@ -40,6 +41,7 @@ class BytesTest(unittest.TestCase):
                 self.assertEqual(grown.keys.nbytes + grown.values.nbytes, expected)
 
     def test_bytes_per_element_are_numpys(self) -> None:
+        """The bytes of each dtype are NumPy's own, where NumPy has it."""
         for dtype, size in BYTES_PER_ELEMENT.items():
             if dtype != "bfloat16":
                 self.assertEqual(np.dtype(dtype).itemsize, size, dtype)

@@ -41,6 +41,7 @@ class SplitAndMergeHeadsTest(unittest.TestCase):
             self.assertEqual(split[b, h, t, d], projected[b, t, h * D + d], (b, h, t, d))
 
     def test_every_coordinate_of_a_merge(self) -> None:
+        """Head h and column d of a token land at h * D + d."""
         B, H, T, D = 2, 3, 4, 5
         heads = np.arange(B * H * T * D, dtype=np.float32).reshape(B, H, T, D)
         merged = tried.merge_heads(heads)

@@ -54,6 +54,7 @@ class ObserveTest(unittest.TestCase):
         self.assertEqual((found.contiguity, found.owns_data, found.strides), ("F", True, (8, 16)))
 
     def test_neighbours_are_not_shared(self) -> None:
+        """Two views of one buffer with no element in common share nothing."""
         buffer = np.zeros(8)
         found = tried.observe(buffer[::2], buffer[1::2])
         self.assertFalse(found.shares_memory or found.write_reaches_source or found.sees_source_write)
@@ -68,6 +69,7 @@ class ObserveTest(unittest.TestCase):
         self.assertTrue(found.sees_source_write)
 
     def test_a_read_only_source_is_refused(self) -> None:
+        """A source that refuses writes is an error, not an observation."""
         source = np.zeros(4)
         source.flags.writeable = False
         with self.assertRaisesRegex(InputError, "source refuses a write"):
@@ -111,6 +113,7 @@ class ObservationsTest(unittest.TestCase):
             self.assertEqual((found.shares_memory, found.owns_data), (False, False), name)
 
     def test_one_token_hides_the_copy(self) -> None:
+        """A reshape that copies for many tokens is a view for one."""
         self.assertFalse(observation("reshape_swapped").shares_memory)
         self.assertTrue(observation("reshape_swapped_one_token").shares_memory)
 

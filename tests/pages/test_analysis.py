@@ -52,6 +52,7 @@ class Pages(unittest.TestCase):
         return dict(part.partition("\n")[::2] for part in f"\n{page}".split("\n## "))
 
     def test_the_answer_comes_first(self) -> None:
+        """The page has its sections in order, the answer above all others."""
         parts = self.parts(view_of(timing_record()))
         self.assertEqual(list(parts), SECTIONS)
         for title, words in (

@@ -26,14 +26,17 @@ class RenderTest(unittest.TestCase):
         self.assertEqual(table([[said]], ["<b>"]), f"| &lt;b> |\n| --- |\n| {shown} |")
 
     def test_markdown_is_kept(self) -> None:
+        """Text marked as Markdown is not escaped."""
         self.assertEqual(self.render("{{ text }}", text=Markdown("a\n\n| b |")), "a\n\n| b |")
 
     def test_what_is_missing_names_file_and_line(self) -> None:
+        """A name that a template does not get is an error with file and line."""
         for template in ("one\n{{ two }}", "one\n{% for %}"):
             with self.subTest(template), self.assertRaisesRegex(ConfigError, r"page\.md\.j2 line 2: "):
                 self.render(template)
 
     def test_facts_in_words(self) -> None:
+        """Values of a manifest are written as words, nested ones flat."""
         for value, text in (
             (None, "not known"),
             (True, "true"),

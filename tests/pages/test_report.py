@@ -24,6 +24,7 @@ class ServersTest(unittest.TestCase):
     """Two experiments: one server per value of the first, one for all values of the second."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         sizes = {0.1: 52_352, 1: 524_288}
         self.capacity = manifest(
             "kv_cache_gib",
@@ -48,6 +49,7 @@ class ServersTest(unittest.TestCase):
             self.assertIn(fact, both)
 
     def test_one_experiment_is_not_named(self) -> None:
+        """A fact of a server names the condition it holds for, not the one experiment there is."""
         one = environment.servers({"capacity": self.capacity})
         self.assertIn(("kv_cache_tokens", "524288", "kv_cache_gib 1"), one)
         self.assertIn(("version", "1", "all"), one)
@@ -58,6 +60,7 @@ class LimitsTest(unittest.TestCase):
     """What was at its bound."""
 
     def test_what_limits_what(self) -> None:
+        """The report says of each load what limits it."""
         fixed = {"max_num_seqs": 8, "max_num_batched_tokens": 128}
         numbers = {  # batch, in flight, prefill tokens, waiting, preempted, queue, TTFT
             4: (4, 4, 64, 0, 0, 0.1, 20, "the clients (every request in flight was in a step)"),

@@ -37,6 +37,7 @@ class TestArrivalClock(unittest.TestCase):
     """The conversion and its refusals."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.clocks = Clocks()
         self.clock = ArrivalClock(wall_ns=self.clocks.wall_ns, monotonic_ns=self.clocks.monotonic_ns)
         self.addCleanup(self.clock.close)
@@ -60,6 +61,7 @@ class TestArrivalClock(unittest.TestCase):
         self.assertAlmostEqual(self.read(arrived[1]) or 0, arrived[0], delta=200)
 
     def test_a_late_read_keeps_the_arrival(self) -> None:
+        """The stamp is of the arrival, however late the bytes are read."""
         arrived = self.arrive()
         self.clocks.now_ns += 30 * MS
         self.check(arrived)

@@ -88,6 +88,7 @@ class TestDriver(unittest.TestCase):
         self.assertEqual(admitted, [0, 0, 0, 0, *ended[:12]])
 
     def test_without_a_gate_all_are_in_flight(self) -> None:
+        """With no limit of concurrency nothing waits."""
         _, transport = drive(Schedule("burst", requests=16), None, batch=2)
         self.assertEqual(transport.peak, 16)
 
@@ -190,6 +191,7 @@ class TestRetries(unittest.TestCase):
         return [(a.attempt, a.capture.http_status) for a in run_in_virtual_time(run)]
 
     def test_retries(self) -> None:
+        """A request is tried again only where that may help, at most so often."""
         for retries, answers, attempts in (
             (0, (503, 200), [(1, 503)]),
             (3, (429, None, 200), [(1, 429), (2, None), (3, 200)]),

@@ -41,9 +41,11 @@ class LoadCase(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
+        """Have what all tests of the class share, gone at their end."""
         cls.base_url = cls.enterClassContext(reference_server(ttft_ms=2, itl_ms=1, max_num_seqs=8))
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.output = self.place / "run"
 

@@ -40,6 +40,7 @@ class TransportCase(unittest.TestCase):
     """A folder for each test, and the command as its user starts it."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.output = self.place / "run"
 
@@ -74,6 +75,7 @@ class TestTls(TransportCase):
     """https, in the event loop that a load really uses."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         super().setUp()
         self.certificate, key = self.place / "cert.pem", self.place / "key.pem"
         command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]

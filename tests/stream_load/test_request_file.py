@@ -15,6 +15,7 @@ class TestRequestFile(unittest.TestCase):
     """Folders, lines, resuming."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.place = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.folder = self.place / "run"
 

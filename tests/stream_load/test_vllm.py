@@ -53,6 +53,7 @@ class VllmTest(unittest.TestCase):
     """A folder with an environment as pip leaves it, and a declaration of it."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.base = Path(self.enterContext(tempfile.TemporaryDirectory()))
         self.folder = self.base / "environment"
         self.site = self.folder / _LIBRARY
@@ -201,6 +202,7 @@ class VllmServerTest(VllmTest):
     """start_server with kind vllm."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         super().setUp()
         self.make()
         os.environ[VARIABLE] = str(self.folder)
@@ -290,6 +292,7 @@ class TraceTest(VllmTest):
     """`python workflow/envs/vllm/trace.py`."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         super().setUp()
         self.make()
         os.environ[VARIABLE] = str(self.folder)

@@ -179,6 +179,7 @@ class WatchTest(unittest.TestCase):
         self.assertEqual(found["unknown_looks"], 0)
 
     def test_a_child_of_another_thread_is_us(self) -> None:
+        """A child counts as ours, whichever thread started it."""
         pids: list[int] = []
         started, stop = threading.Event(), threading.Event()
 

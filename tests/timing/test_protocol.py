@@ -137,6 +137,7 @@ class TimeCallsTest(unittest.TestCase):
         self.assertNotEqual(calls_of(timed(process=1)), order)
 
     def test_the_order_does_not_depend_on_names(self) -> None:
+        """Renaming a path changes no shuffled order."""
         renamed = dict(zip(PATHS, ("no_cache", "dynamic", "preallocated"), strict=True)) | {"probe": "probe"}
         clock = Clock()
         found = timed(clock, made=bench(clock, paths=("no_cache", "dynamic", "preallocated")))
@@ -215,6 +216,7 @@ class TimeCallsTest(unittest.TestCase):
         self.assertEqual(len(seen), 10)
 
     def test_gc_is_given_back_after_a_failure(self) -> None:
+        """The garbage collector is on again when a timed call fails."""
 
         def fails() -> NDArray[Any]:
             raise ZeroDivisionError
@@ -225,6 +227,7 @@ class TimeCallsTest(unittest.TestCase):
         self.assertTrue(gc.isenabled())
 
     def test_progress_is_told_between_rounds(self) -> None:
+        """Progress is reported between rounds and never inside one."""
         told: list[int] = []
         timed(rounds=4, progress=told.append)
         self.assertEqual(told, [1, 2, 3, 4])

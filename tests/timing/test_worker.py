@@ -68,6 +68,7 @@ class ThreadsOfProcessesTest(unittest.TestCase):
     """How many BLAS threads each process gets."""
 
     def test_one_number(self) -> None:
+        """Without a varied number of threads each process has the fixed one."""
         self.assertEqual(threads_of_processes(section(processes=3)), [1, 1, 1])
 
     def test_numbers_take_turns_in_shuffled_order(self) -> None:
@@ -84,6 +85,7 @@ class MeasureTest(unittest.TestCase):
     """A measurement by processes of its own."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.enterContext(contextlib.chdir(checkout.ROOT))
         names = dict.fromkeys(machine.THREAD_VARIABLES, "1")
         self.enterContext(mock.patch.dict(os.environ, names))

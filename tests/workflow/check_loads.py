@@ -27,6 +27,7 @@ class TestLoads(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
+        """Have what all tests of the class share, gone at their end."""
         cls.enterClassContext(mock.patch.object(own_load, "CALIBRATION", "none"))
         cls.enterClassContext(mock.patch.object(installed, "check_loaded"))  # tests, too, are loaded here
         cls.base_url = cls.enterClassContext(reference_server(ttft_ms=2, itl_ms=1))
@@ -35,6 +36,7 @@ class TestLoads(unittest.TestCase):
         assert status == 0, error
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()), "run1")
         shutil.copytree(self.made, self.folder)
 

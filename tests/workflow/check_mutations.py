@@ -282,6 +282,7 @@ class FaultsAreFoundTest(unittest.TestCase):
         )  # fmt: skip
 
     def test_the_copy_is_what_is_tested_and_passes(self) -> None:
+        """The copy of the source is what the tests import, and it passes unchanged."""
         show = "import inference_lab.mechanisms.attention as a; print(a.__file__)"
         where = self.outcome("-c", show)
         self.assertEqual(Path(where.stdout.strip()), self.package / "mechanisms/attention.py", where.stderr)
@@ -289,6 +290,7 @@ class FaultsAreFoundTest(unittest.TestCase):
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
     def test_every_fault_fails_its_test(self) -> None:
+        """Each fault put into the copy fails the test that is to find it."""
         for faults, tests in ((OF_SINGLE_HEAD, SINGLE_HEAD), (OF_HEADS, HEADS)):
             for fault in faults:
                 if os.environ.get("INFERENCE_LAB_FAULTS", "") in fault.name:

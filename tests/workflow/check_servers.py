@@ -44,6 +44,7 @@ class GuardTest(unittest.TestCase):
     """A command and its children end together, whatever happens to whom."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory())) / "server.log"
 
     def family(self) -> list[int]:

@@ -46,12 +46,14 @@ class VllmCheck(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
+        """Have what all tests of the class share, gone at their end."""
         try:
             cls.environment = find_environment()
         except MeasurementRefused as refused:
             raise unittest.SkipTest(str(refused)) from None
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory()), "server.log")
 
     def test_a_prompt_in_chunks_and_a_death(self) -> None:

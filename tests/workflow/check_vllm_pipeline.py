@@ -94,6 +94,7 @@ class TestPipeline(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
+        """Have what all tests of the class share, gone at their end."""
         cls.sections = sections()
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.enterClassContext(contextlib.chdir(folder))

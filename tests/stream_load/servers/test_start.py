@@ -14,6 +14,7 @@ class ServerTest(unittest.TestCase):
     """start_server."""
 
     def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory())) / "server.log"
 
     def test_the_steps_of_a_reference_server(self) -> None:
