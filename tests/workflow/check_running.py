@@ -19,8 +19,9 @@ PROGRAMS = Path(sys.executable).parent
 COPIED = ("Snakefile", "config.yaml", "predictions", "profiles", "pyproject.toml", "src", "tests", "workflow")
 MEASURE = """
 import json, sys
+from inference_lab.config.sections import read_measure
 from inference_lab.experiments import decode_paths
-found = decode_paths.measure(json.loads(sys.argv[1]), lambda done, total: None)
+found = decode_paths.measure(read_measure(json.loads(sys.argv[1]), "m1"), lambda done, total: None)
 print(found.rows)
 """
 
@@ -52,7 +53,9 @@ class RunningTest(unittest.TestCase):
             ("inference-lab", "test"),
             ("inference-lab", "verify"),
             ("inference-lab", "stage", "measure", "m2_capacity", "--section", capacity),
-        ):
+            ("p2-inference-systems-summary", *"--input raw.csv --output-dir out --sequence-length 8".split(),
+             *"--dtype float64 --blas-threads 1".split()),
+        ):  # fmt: skip
             with self.subTest(" ".join(words[:2])):
                 done = self.run_here(PROGRAMS / words[0], *words[1:])
                 said = done.stderr.strip().splitlines()[-1]
