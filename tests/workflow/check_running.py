@@ -17,6 +17,8 @@ from tests.checkout import ROOT
 
 PROGRAMS = Path(sys.executable).parent
 COPIED = ("Snakefile", "config.yaml", "predictions", "profiles", "pyproject.toml", "src", "tests", "workflow")
+STANDALONE = [f"--{name}" for name in ("input=raw.csv", "output-dir=out", "sequence-length=8")]
+STANDALONE += ["--dtype=float64", "--blas-threads=1"]
 MEASURE = """
 import json, sys
 from inference_lab.config.sections import read_measure
@@ -53,9 +55,8 @@ class RunningTest(unittest.TestCase):
             ("inference-lab", "test"),
             ("inference-lab", "verify"),
             ("inference-lab", "stage", "measure", "m2_capacity", "--section", capacity),
-            ("p2-inference-systems-summary", *"--input raw.csv --output-dir out --sequence-length 8".split(),
-             *"--dtype float64 --blas-threads 1".split()),
-        ):  # fmt: skip
+            ("p2-inference-systems-summary", *STANDALONE),
+        ):
             with self.subTest(" ".join(words[:2])):
                 done = self.run_here(PROGRAMS / words[0], *words[1:])
                 said = done.stderr.strip().splitlines()[-1]
