@@ -39,11 +39,12 @@ Call = Callable[[], Array]
 _SITE = "INFERENCE_LAB_TORCH_SITE"  # from the measuring process to its children
 _SQUARE = 512
 
+if _SITE in os.environ:  # in a measuring process, before its worker looks at what is installed
+    sys.path.append(os.environ[_SITE])  # last: every package of this project goes first
+
 
 def load_torch(threads: int) -> Any:
     """The module torch with this many threads and no gradients. Raises MeasurementRefused without it."""
-    if (site := os.environ.get(_SITE)) and site not in sys.path:
-        sys.path.append(site)  # last: every package of this project goes first
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:
