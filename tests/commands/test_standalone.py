@@ -14,6 +14,7 @@ from unittest import mock
 
 import numpy as np
 
+from inference_lab.analysis.summary_table import View
 from inference_lab.commands import run_stage, standalone
 from inference_lab.config.experiments import load_config
 from inference_lab.config.sections import DecodePaths
@@ -209,7 +210,7 @@ class SummaryTest(StandaloneTest):
         real = run_stage.stage_module
 
         def module(name: str) -> Any:
-            def draw(view: run_stage.View) -> str:
+            def draw(view: View) -> str:
                 self.source = dict(view.source)
                 return f"{name} of {len(view.summary)} cells\n"
 
