@@ -12,7 +12,7 @@ from pathlib import Path
 import packaging
 
 from tests import checkout
-from tests.records.test_sources import EVERY_SYNTAX
+from tests.records.test_digests import EVERY_SYNTAX
 
 DIGESTS = """
 import ast, json, sys

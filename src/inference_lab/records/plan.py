@@ -62,15 +62,18 @@ class Plan:
             ]
             unmeasured = [name for name in members if name not in ready]
             return step(stage, experiment, {"experiments": about, "unmeasured": unmeasured})
-        if experiment not in self.experiments:
+        return self._experiment(experiment).step(stage, figure)
+
+    def _experiment(self, name: str) -> Experiment:
+        if name not in self.experiments:
             known = ", ".join(self.experiments)
-            raise ConfigError(f"no experiment {experiment!r} in the config; it has {known}")
-        return self.experiments[experiment].step(stage, figure)
+            raise ConfigError(f"no experiment {name!r} in the config; it has {known}")
+        return self.experiments[name]
 
     def steps(self, *experiments: str) -> list[Step]:
         """Return every step of the named experiments, of all when none is named, in the order of the data."""
         names = experiments or tuple(self.experiments)
-        return [step for name in names for step in self.experiments[name].steps()]
+        return [step for name in names for step in self._experiment(name).steps()]
 
     def reports(self) -> dict[str, list[str]]:
         """Return the experiments that each report is about, sorted, by its name."""
