@@ -1,7 +1,6 @@
 """What SIGKILL takes from a load: the server's truth beside the lines that are on disk, kill after kill."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -93,6 +92,6 @@ class KilledExperimentTest(unittest.TestCase):
                     time.sleep(0.01)
                 measuring.send_signal(number)
                 measuring.wait(60)
-                while os.listdir(place):
-                    self.assertLess(time.monotonic(), give_up, os.listdir(place))
+                while left := list(Path(place).iterdir()):
+                    self.assertLess(time.monotonic(), give_up, left)
                     time.sleep(0.01)
