@@ -3,8 +3,6 @@
 Answers: which row is meant, and what does a column of it say? Does not know how the numbers were made.
 """
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from inference_lab.config.judge import Judge
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.files import read_text
 from inference_lab.records.record import Record
+from inference_lab.records.samples import csv_rows
 
 # aa: the baseline differs from itself; processes, regime: see intervals
 CODES = (
@@ -110,20 +109,13 @@ def read_summary(path: Path) -> list[SummaryRow]:
 
 def summary_rows(text: str, file: str) -> list[SummaryRow]:
     """Return the rows in the text of a summary.csv, checked as in `read_summary`; errors name `file`."""
-    if not text.endswith("\n"):
-        raise RecordError(f"{file}: the last row is cut off (no line end); {_AGAIN}")
-    try:
-        header, *lines = csv.reader(io.StringIO(text))
-    except csv.Error as error:
-        raise RecordError(f"{file}: no CSV ({error}); {_AGAIN}") from None
+    header, lines = csv_rows(text, file, _AGAIN)
     if not lines:
         raise RecordError(f"{file}: there is a header but no row; {_AGAIN}")
     if len(set(header)) != len(header):
         raise RecordError(f"{file}: a column is there twice in {','.join(header)}; {_AGAIN}")
     seen: set[tuple[str, ...]] = set()
     for number, line in enumerate(lines, start=2):
-        if len(line) != len(header):
-            raise RecordError(f"{file} line {number}: {len(line)} values, must be {len(header)}; {_AGAIN}")
         if tuple(line) in seen:
             raise RecordError(f"{file} line {number}: the same row is there already; {_AGAIN}")
         seen.add(tuple(line))

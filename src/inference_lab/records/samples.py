@@ -65,6 +65,7 @@ _INTEGERS = frozenset(field.name for field in fields(Sample) if field.type is in
 _INTEGER = r"0|-?[1-9][0-9]{0,17}"  # fits into 64 bits
 _FROM_ZERO = ("process", "round", "position", "started_ns")  # the other integers begin at 1
 _RESTORE = "restore it from git or measure again"
+_NAME_IT = "name the right one, restore it or measure again"
 
 
 def write_samples(samples: Iterable[Sample], *, controls: bool = False) -> str:
@@ -86,7 +87,7 @@ def read_samples(path: Path, *, controls: bool = False) -> Table:
     from pandas import DataFrame
 
     columns = CONTROL_COLUMNS if controls else TIMING_COLUMNS
-    _, rows = _table(path, columns)
+    _, rows = csv_rows(read_text(path, _NAME_IT), str(path), _RESTORE, columns)
     if not rows and not controls:
         raise RecordError(f"{path}: there is a header but no row; {_RESTORE}")
     table: Table = DataFrame(rows, columns=list(columns), dtype="str")
@@ -134,28 +135,32 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
     Raises RecordError when the table is empty, truncated, or a row has more or fewer values than columns.
     """
-    header, rows = _table(path)
+    header, rows = csv_rows(read_text(path, _NAME_IT), str(path), _RESTORE)
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
-def _table(path: Path, columns: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:
-    """The header, which must be `columns` where these are given, and the rows, each as wide."""
-    text = read_text(path, "name the right one, restore it or measure again")
+def csv_rows(
+    text: str, file: str, way_out: str, columns: Sequence[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """Return the header of a table, which must be `columns` where given, and the rows, each as wide.
+
+    Raises RecordError naming `file`, line, rule and `way_out` when the text is no whole table.
+    """
     if not text:
-        raise RecordError(f"{path}: the file is empty; {_RESTORE}")
+        raise RecordError(f"{file}: the file is empty; {way_out}")
     if not text.endswith("\n"):
-        raise RecordError(f"{path}: the last row is cut off (no line end); {_RESTORE}")
+        raise RecordError(f"{file}: the last row is cut off (no line end); {way_out}")
     try:
         header, *rows = csv.reader(io.StringIO(text))
     except csv.Error as error:
-        raise RecordError(f"{path}: no CSV ({error}); {_RESTORE}") from None
+        raise RecordError(f"{file}: no CSV ({error}); {way_out}") from None
     if columns and header != [*columns]:
         raise RecordError(
-            f"{path}: {_difference(header, columns)}; it must have exactly {','.join(columns)}; {_RESTORE}"
+            f"{file}: {_difference(header, columns)}; it must have exactly {','.join(columns)}; {way_out}"
         )
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
-            raise RecordError(f"{path} line {line}: {len(row)} values, must be {len(header)}; {_RESTORE}")
+            raise RecordError(f"{file} line {line}: {len(row)} values, must be {len(header)}; {way_out}")
     return header, rows
 
 
