@@ -173,10 +173,11 @@ def step(
 def _read_by_section(stage: str, section: Section) -> Iterator[str]:
     """Yield the files that a step reads because its section names them."""
     if stage == "measure" and "environment" in section:
-        # What decides what serves: the file of pins; beside it the log's form and clock, the model's writer.
+        # What decides what serves: the file of pins; beside it who holds the environment against them, the
+        # log's form and clock, the model's writer.
         pins = Path(section["environment"])
         yield pins.as_posix()
-        beside = map(pins.with_name, ("logging.json", "monotonic_log.py", "write_model.py"))
+        beside = map(pins.with_name, ("install.py", "logging.json", "monotonic_log.py", "write_model.py"))
         yield from (path.as_posix() for path in beside if path.is_file())
     elif stage == "summary" and "calibration" in section:  # how far the client's own times are from the truth
         yield from (f"{folder(section['calibration'])}/{file}" for file in ("summary.csv", "manifest.json"))
