@@ -155,7 +155,7 @@ def enter_small(test: unittest.TestCase) -> None:
     checkout.enter(test)
     checkout.record(checkout.CONFIG)
 
-    def texts(step: Step, _: object) -> dict[str, str]:
+    def texts(step: Step, *_: object) -> dict[str, str]:
         return {path: f"{path}\n" for path in step.makes}
 
     test.enterContext(mock.patch.object(run_stage, "texts", texts))

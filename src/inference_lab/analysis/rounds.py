@@ -13,7 +13,7 @@ import pandas as pd
 
 from inference_lab.analysis.statistics import Comparison, Times, compare
 from inference_lab.errors import RecordError
-from inference_lab.records.record import Record
+from inference_lab.records.record import Record, varied
 from inference_lab.records.samples import CELL_COLUMNS, Cell, Table, cell_of
 
 WAYS_OUT = "restore it from git or measure again"
@@ -80,7 +80,7 @@ def rounds_of(record: Record) -> Rounds:
     conditions or of another unit than the rest.
     """
     conditions = record.manifest["conditions"]
-    axis, values = next(iter(conditions["vary"].items()))
+    axis, values = varied(record.manifest)
     paths, baseline, rounds = conditions["paths"], conditions["baseline"], conditions["rounds"]
     calls, raw, controls = _calls(record)
     samples, replicas, probes = (calls[calls["kind"] == kind] for kind in ("sample", "replica", "probe"))

@@ -16,7 +16,7 @@ from inference_lab.config.judge import read_judge
 from inference_lab.errors import RecordError
 from inference_lab.records import history
 from inference_lab.records.receipts import read_receipt
-from inference_lab.records.record import Record, aligned
+from inference_lab.records.record import Record, aligned, varied
 from inference_lab.records.stages import is_own_load
 from inference_lab.records.store import load_record
 
@@ -107,7 +107,7 @@ def _beside(a: Record, b: Record) -> list[str]:
     """What was measured, A beside B, one line a cell; of a kind that estimates nothing, rows that differ."""
     kind = a.manifest["kind"]
     if kind == "timing":
-        axis = next(iter(a.manifest["conditions"]["vary"]))
+        axis, _ = varied(a.manifest)
         head = ("path", axis, "A p50 ms", "B p50 ms", "A ratio", "B ratio", "ratios differ by")
         return _table(head, _rows(a, kind, ("path", axis)), _rows(b, kind, ("path", axis)), _timing_cell)
     if kind == "serving":

@@ -9,7 +9,6 @@ from inference_lab.errors import RecordError
 from inference_lab.records.files import read_text, sha256_file
 from inference_lab.records.plan import Plan
 from inference_lab.records.receipts import State, changes, read_receipt
-from inference_lab.records.record import in_words
 from inference_lab.records.stages import TESTS_RECEIPT, Step, files_of, folder
 from inference_lab.records.svg import read_metadata
 
@@ -147,14 +146,18 @@ def _of_manifest(record: Mapping[str, Any]) -> list[str]:
         f"     on {seen.get('cpu_model', 'a machine unknown')}, {seen.get('cores', '?')} cores,"
         f" {seen.get('kernel', 'kernel unknown')}, Python {seen.get('python', '?')}",
         f"     by inference-lab {' '.join(record['command'])}",
-        f"     under {in_words(conditions)}",
+        f"     under {_in_words(conditions)}",
         f"     with {_pins(record['pins'])}",
         f"  <- sources at {commit}: " + ", ".join(f"{path} {record['inputs'][path][:8]}" for path in sources),
     ]
 
 
+def _in_words(values: Mapping[str, Any], between: str = "; ") -> str:
+    return between.join(f"{key} {value}" for key, value in values.items())
+
+
 def _pins(pins: Mapping[str, str]) -> str:
-    return in_words(pins, ", ") or "no third-party package"
+    return _in_words(pins, ", ") or "no third-party package"
 
 
 def _compared(path: str, expected: str | None) -> str:

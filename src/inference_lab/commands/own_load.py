@@ -100,23 +100,23 @@ def describe(now: Snapshot, total: int | None, elapsed_s: float) -> str:
 
 
 def around(file: Path) -> Plan | None:
-    """Return the receipts of the load that a file or folder belongs to, None when it belongs to none."""
+    """Return the plan of the load that a file or folder belongs to, None when it belongs to none."""
     for folder in (file, file.parent, file.parent.parent):
         if (folder / MANIFEST).is_file():
             manifest = receipts.read_receipt(folder / MANIFEST)
             own = stages.is_own_load(manifest["experiment"])
-            return _receipts(folder, manifest["conditions"]) if own else None
+            return _plan(folder, manifest["conditions"]) if own else None
     return None
 
 
 def walk(folder: Path) -> Plan:
-    """Return the receipts of the load in a folder. Raises ConfigError when it holds none."""
+    """Return the plan of the load in a folder. Raises ConfigError when it holds none."""
     if (found := around(folder)) is None:
         raise ConfigError(f"{folder}: holds no {MANIFEST} of a load; name its folder")
     return found
 
 
-def _receipts(folder: Path, conditions: Mapping[str, Any]) -> Plan:
+def _plan(folder: Path, conditions: Mapping[str, Any]) -> Plan:
     judge = {**JUDGE, "slo": conditions.get("slo", {})}
     own = {"own_folder": folder.as_posix()}
     experiment = {"refresh": "manual", "measure": conditions, "judge": judge, **own}

@@ -261,12 +261,13 @@ def check_code() -> None:
     installed.check_running(sources.pins(whole))
 
 
-def texts(step: Step, load: Load = store.load_record) -> dict[str, str]:
+def texts(step: Step, load: Load = store.load_record, sources: Sources | None = None) -> dict[str, str]:
     """Return `{file: text}` of everything a derived step makes, from what is recorded, without writing it.
 
-    `load` reads a record by its manifest: one that remembers spares reading it again for each step.
+    `load` reads a record by its manifest: one that remembers spares reading it again for each step, as
+    `sources` spares reading the package again.
     """
-    sources = Sources()
+    sources = sources or Sources()
     sources.drop_bytecode(step.sources(sources))
     made = _texts(step, load)
     installed.check_loaded()
@@ -294,6 +295,7 @@ def derive(step: Step) -> str:
 
     Raises MeasurementRefused when what runs is not what its receipt would name.
     """
-    installed.check_running(step.pins(Sources()))
-    made = store.make(step, lambda: texts(step))
+    sources = Sources()
+    installed.check_running(step.pins(sources))
+    made = store.make(step, lambda: texts(step, sources=sources), sources)
     return f"{' '.join(step.makes)}: {'made' if made else 'holds already'}"

@@ -16,21 +16,21 @@ _HEAD = ("experiment", "recorded", "on", "flags", "state", "figures")
 
 def closing_table(config: Mapping[str, Any]) -> str:
     """One line an experiment: recorded when and where, flags, current or why not, figures."""
-    receipts = Plan(config)
-    rows = [_HEAD, *(_row(receipts, experiment) for experiment in receipts.experiments)]
+    plan = Plan(config)
+    rows = [_HEAD, *(_row(plan, experiment) for experiment in plan.experiments)]
     return printable("\n".join(aligned(rows)))
 
 
-def _row(receipts: Plan, experiment: str) -> tuple[str, ...]:
-    steps = receipts.steps(experiment)
-    measured = receipts.state(steps[0])
-    figures = ", ".join(receipts.experiments[experiment].judge["figures"]) or "none"
+def _row(plan: Plan, experiment: str) -> tuple[str, ...]:
+    steps = plan.steps(experiment)
+    measured = plan.state(steps[0])
+    figures = ", ".join(plan.experiments[experiment].judge["figures"]) or "none"
     try:
         if measured.error:
             raise measured.error
         if measured.receipt is None:
             return (experiment, "never", "", "", "not measured", figures)
-        state = _state(receipts, steps)
+        state = _state(plan, steps)
     except LabError as error:
         return (experiment, "?", "", "", str(error), figures)
     when = measured.receipt["started_at"][:16].replace("T", " ")
@@ -38,13 +38,13 @@ def _row(receipts: Plan, experiment: str) -> tuple[str, ...]:
     return (experiment, when, where, _flags(steps[0].folder / "summary.csv"), state, figures)
 
 
-def _state(receipts: Plan, steps: Sequence[Step]) -> str:
+def _state(plan: Plan, steps: Sequence[Step]) -> str:
     measured, *derived = steps
-    earlier, manual = receipts.state(measured).reasons, receipts.experiments[measured.experiment].manual
+    earlier, manual = plan.state(measured).reasons, plan.experiments[measured.experiment].manual
     if earlier and not manual:
         return f"measure out of date: {'; '.join(earlier)}"
     for step in derived:
-        if reasons := receipts.why(step):
+        if reasons := plan.why(step):
             return f"{step.stage} out of date: {'; '.join(reasons)}"
     return kept(earlier) if earlier else "current"
 

@@ -18,6 +18,7 @@ from inference_lab.records import history
 from inference_lab.records.files import write_json
 from inference_lab.records.plan import Plan, kept
 from inference_lab.records.receipts import State, leads_out, read_receipt, receipt_of, seal
+from inference_lab.records.record import aligned
 from inference_lab.records.stages import (
     TESTS_RECEIPT,
     VERIFIED_RECEIPT,
@@ -43,68 +44,68 @@ class Finding:
     fault: bool = False
 
 
-def verify(receipts: Plan, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
+def verify(plan: Plan, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
     """Return findings on every file of these experiments; what has its digest in `before` is not redone."""
     findings: list[Finding] = []
     # Each step of an experiment reads its record, and a record is large: the last one is kept in memory.
-    load = functools.lru_cache(maxsize=1)(functools.partial(load_record, sources=receipts.sources))
+    load = functools.lru_cache(maxsize=1)(functools.partial(load_record, sources=plan.sources))
     for experiment in experiments:
-        steps = receipts.steps(experiment)
-        if _as_before(receipts, steps, before):
+        steps = plan.steps(experiment)
+        if _as_before(plan, steps, before):
             findings.append(Finding(experiment, steps[0].folder.as_posix(), "verified before"))
         else:
-            findings += _experiment(receipts, steps, load)
-    for step in receipts.reports_of(experiments):
-        if _as_before(receipts, [step], before):
+            findings += _experiment(plan, steps, load)
+    for step in plan.reports_of(experiments):
+        if _as_before(plan, [step], before):
             findings.append(Finding(step.experiment, step.makes[0], "verified before"))
         else:
-            findings += _derived(receipts.state(step), load)
+            findings += _derived(plan, step, load)
     return findings
 
 
-def _as_before(receipts: Plan, steps: Sequence[Step], before: Mapping[str, str]) -> bool:
-    same = all(before.get(step.receipt) == receipts.state(step).digest(step.receipt) for step in steps)
-    return same and not any(step.stage != "measure" and receipts.state(step).reasons for step in steps)
+def _as_before(plan: Plan, steps: Sequence[Step], before: Mapping[str, str]) -> bool:
+    same = all(before.get(step.receipt) == plan.state(step).digest(step.receipt) for step in steps)
+    return same and not any(step.stage != "measure" and plan.state(step).reasons for step in steps)
 
 
-def verify_checkout(receipts: Plan) -> list[Finding]:
+def verify_checkout(plan: Plan) -> list[Finding]:
     """Return findings on everything that is recorded here, and on every file that no step makes."""
-    tests = receipts.step("tests")
-    reasons = receipts.state(tests).reasons
+    tests = plan.step("tests")
+    reasons = plan.state(tests).reasons
     words = f"out of date: {_few(reasons)}; snakemake {tests.receipt} runs them" if reasons else "holds"
     first = Finding("", tests.receipt, words, fault=bool(reasons))
     everywhere = [Path("results"), Path(_PAGES)]
-    return [first, *verify(receipts, list(receipts.experiments), {}), *_strays(receipts, everywhere)]
+    return [first, *verify(plan, list(plan.experiments), {}), *_strays(plan, everywhere)]
 
 
-def verify_experiment(receipts: Plan, experiment: str) -> list[Finding]:
+def verify_experiment(plan: Plan, experiment: str) -> list[Finding]:
     """Return findings on one experiment, on strays in its folder, and on where no stray was looked for."""
-    findings = verify(receipts, [experiment], {})
-    its = receipts.experiments.get(experiment)
+    findings = verify(plan, [experiment], {})
+    its = plan.experiments.get(experiment)
     if its is None or its.own_folder:  # a folder of the user's own may hold anything else
         return findings
     elsewhere = f"no other folder was looked at for files that no step makes; {_EVERYTHING}"
-    return [*findings, *_strays(receipts, [Path(its.folder)]), Finding("", its.folder, elsewhere)]
+    return [*findings, *_strays(plan, [Path(its.folder)]), Finding("", its.folder, elsewhere)]
 
 
 _EVERYTHING = "inference-lab verify looks everywhere"
 
 
-def _experiment(receipts: Plan, steps: Sequence[Step], load: run_stage.Load) -> Iterator[Finding]:
+def _experiment(plan: Plan, steps: Sequence[Step], load: run_stage.Load) -> Iterator[Finding]:
     measured, *derived = steps
     experiment, manifest = measured.experiment, Path(measured.receipt)
     if not manifest.exists():
-        yield _unrecorded(receipts, steps)
+        yield _unrecorded(plan, steps)
         return
     try:
         load(manifest)
-        reasons = receipts.stale_record(measured)
+        reasons = plan.stale_record(measured)
     except LabError as error:
         yield Finding(experiment, measured.receipt, str(error), fault=True)
         return
     if not reasons:
         yield Finding(experiment, measured.receipt, "holds")
-    elif receipts.experiments[experiment].manual:
+    elif plan.experiments[experiment].manual:
         yield Finding(experiment, measured.receipt, kept(reasons))
     else:
         words = f"out of date: {_few(reasons)}; snakemake all measures it again"
@@ -114,10 +115,10 @@ def _experiment(receipts: Plan, steps: Sequence[Step], load: run_stage.Load) -> 
         yield Finding(experiment, *_prediction(experiment, recorded))
         yield Finding(experiment, f"{TESTS_RECEIPT} of {experiment}", _tests(recorded))
     for step in derived:
-        yield from _derived(receipts.state(step), load)
+        yield from _derived(plan, step, load)
 
 
-def _unrecorded(receipts: Plan, steps: Sequence[Step]) -> Finding:
+def _unrecorded(plan: Plan, steps: Sequence[Step]) -> Finding:
     """Return what to say of an experiment without manifest: a record that was deleted, or none yet."""
     experiment, manifest, at = steps[0].experiment, steps[0].receipt, steps[0].folder
     if left := [path for path in files_of(steps) if Path(path).exists()]:
@@ -134,17 +135,17 @@ def _unrecorded(receipts: Plan, steps: Sequence[Step]) -> Finding:
             f"deleted: commit {commit} has it; restore it (git checkout {commit} -- {at}), measure it again"
         )
         return Finding(experiment, manifest, f"{words} or take it out of the config", fault=True)
-    if receipts.experiments[experiment].manual:
+    if plan.experiments[experiment].manual:
         return Finding(experiment, manifest, "not measured")
     return Finding(experiment, manifest, "not measured; snakemake all measures it", fault=True)
 
 
-def _derived(state: State, load: run_stage.Load) -> list[Finding]:
-    step = state.step
+def _derived(plan: Plan, step: Step, load: run_stage.Load) -> list[Finding]:
+    state = plan.state(step)
     if step.own_load and not any(Path(path).exists() for path in files_of([step])):
         return [Finding(step.experiment, path, "not drawn") for path in step.makes]
     try:
-        texts = run_stage.texts(step, load)
+        texts = run_stage.texts(step, load, plan.sources)
         reasons = state.reasons
     except LabError as error:
         return [Finding(step.experiment, path, str(error), fault=True) for path in step.makes]
@@ -229,13 +230,13 @@ def _tests(manifest: Mapping[str, Any]) -> str:
     return f"not checked: no commit here has the receipt that the run names (sha256 {digest[:12]})"
 
 
-def _strays(receipts: Plan, folders: Sequence[Path]) -> Iterator[Finding]:
+def _strays(plan: Plan, folders: Sequence[Path]) -> Iterator[Finding]:
     """Yield every file below these folders that no step of the config makes."""
-    steps = [*receipts.steps(), *receipts.reports_of(receipts.experiments)]
+    steps = [*plan.steps(), *plan.reports_of(plan.experiments)]
     made, homes = {TESTS_RECEIPT, *files_of(steps)}, {step.folder for step in steps}
     for step in steps:
         if step.stage == "measure":
-            made |= receipts.state(step).files.keys()
+            made |= plan.state(step).files.keys()
     written = {path for path in files_of(steps) if path.startswith(_PAGES)}
     made |= {f"{path.removesuffix('.md')}{_TEMPLATE}" for path in written}
     for path in (path for folder in folders for path in _files_below(folder, homes)):
@@ -265,14 +266,14 @@ def _files_below(folder: Path, homes: Iterable[Path]) -> Iterator[Path]:
             yield from _files_below(path, homes)
 
 
-def verify_stage(receipts: Plan, receipt: Path) -> str:
+def verify_stage(plan: Plan, receipt: Path) -> str:
     """Return the table of findings once everything was rebuilt the same and the receipt is written.
 
     Only what changed since the last verification here is rebuilt. Raises RecordError at a fault.
     """
-    step = receipts.verify_step()
-    read, pins = step.inputs(receipts.sources), step.pins(receipts.sources)
-    text = checked(verify(receipts, receipts.verified(), _before(receipt, read, pins)))
+    step = plan.verify_step()
+    read, pins = step.inputs(plan.sources), step.pins(plan.sources)
+    text = checked(verify(plan, plan.verified(), _before(receipt, read, pins)))
     write_json(receipt, seal(receipt_of(step, read, pins)))
     return text
 
@@ -299,5 +300,4 @@ def checked(findings: Sequence[Finding]) -> str:
 
 def as_table(findings: Sequence[Finding]) -> str:
     """Return the findings as lines of two columns: file, state."""
-    width = max((len(finding.file) for finding in findings), default=0)
-    return "\n".join(f"{finding.file:<{width}}  {finding.state}" for finding in findings)
+    return "\n".join(aligned([(finding.file, finding.state) for finding in findings]))

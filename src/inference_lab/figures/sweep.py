@@ -9,6 +9,7 @@ from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.panels import READ_INTERVAL, Axis, Panel, Point, Series, draw_panels, estimate_of
 from inference_lab.figures.style import INK, MARKS, Figure, Line, Mark, drawing, flag_lines
+from inference_lab.records.record import varied
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def draw(view: View) -> Figure:
 
     Raises RecordError when the summary has nothing over the varied axis.
     """
-    name, values = next(iter(view.record.manifest["conditions"]["vary"].items()))
+    name, values = varied(view.record.manifest)
     columns = [str(value) for value in values]
     quantities = (*(CACHE if name == "kv_cache_gib" else ()), *QUANTITIES)
     panels = [panel for quantity in quantities if (panel := _panel(view, quantity, name, columns))]

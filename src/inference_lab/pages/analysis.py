@@ -13,7 +13,7 @@ from inference_lab.pages.answers import answers
 from inference_lab.pages.article import article
 from inference_lab.pages.numbers import kind, numbers, outliers
 from inference_lab.pages.render import page
-from inference_lab.records.record import Record
+from inference_lab.records.record import Record, varied
 
 OUTLIER = 3  # a sample this many times its cell's P50 is named
 
@@ -37,7 +37,7 @@ def pages(view: View, prediction_file: Path, *articles: Path) -> tuple[str, ...]
         answers=answers(claims, verdicts, view.summary),
         numbers=numbers(view.summary, claims),
         kind=kind(view.summary),
-        varied=next(iter(manifest["conditions"].get("vary", {})), ""),
+        varied=varied(manifest)[0],
         anomalies=list(_anomalies(view)),
         oracle=list(_oracle(view.record)),
         conditions=environment.conditions(manifest),

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from inference_lab.pages.render import words
+from inference_lab.records.record import varied
 
 Manifest = Mapping[str, Any]
 Fact = tuple[str, str, str]  # its name, its value, for what it holds
@@ -58,7 +59,7 @@ def servers(manifests: Mapping[str, Manifest]) -> list[Fact]:
     """
     found: dict[tuple[str, str], dict[str, list[str]]] = {}
     for experiment, manifest in manifests.items():
-        axis = _axis(manifest)
+        axis, _ = varied(manifest)
         for server in manifest.get("servers") or ():
             value = server["settings"].get(axis)
             place = f"server {server['server']}" if value is None else str(value)
@@ -76,15 +77,11 @@ def _place(places: Mapping[str, Sequence[str]], manifests: Mapping[str, Manifest
     """Return where a fact holds in words; of several experiments with their names."""
     words: list[str] = []
     for experiment, at in places.items():
-        some = f"{_axis(manifests[experiment])} {', '.join(dict.fromkeys(at))}"
+        some = f"{varied(manifests[experiment])[0]} {', '.join(dict.fromkeys(at))}"
         whole = len(at) == len(manifests[experiment]["servers"])
         words.append(some if len(manifests) == 1 else experiment if whole else f"{experiment} ({some})")
         words = words if not whole or len(manifests) > 1 else []
     return "all" if not words or words == list(manifests) else ", ".join(words)
-
-
-def _axis(manifest: Manifest) -> str:
-    return next(iter(manifest["conditions"].get("vary", {})), "")
 
 
 def _server(facts: Manifest) -> Iterator[tuple[str, str]]:

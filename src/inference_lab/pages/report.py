@@ -15,6 +15,7 @@ from inference_lab.pages.answers import Answer, answers
 from inference_lab.pages.numbers import compact, loads
 from inference_lab.pages.render import Markdown, render
 from inference_lab.records.receipts import read_receipt
+from inference_lab.records.record import varied
 from inference_lab.records.stages import folder, prediction_file
 
 
@@ -34,7 +35,7 @@ class About:
     @property
     def axis(self) -> str:
         """The varied condition."""
-        return next(iter(self.manifest["conditions"]["vary"]))
+        return varied(self.manifest)[0]
 
     @property
     def pins(self) -> str:
@@ -104,7 +105,7 @@ def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> list[environment.Fac
 def limits(manifest: Mapping[str, Any], rows: Sequence[SummaryRow]) -> dict[str, list[str]]:
     """Return what was at its bound, by the steps and the queue of the server, and at which values."""
     conditions = manifest["conditions"]
-    axis, values = next(iter(conditions["vary"].items()))
+    axis, values = varied(manifest)
     found: dict[str, list[str]] = {}
     for value in map(str, values):
         number = {metric: _number(rows, metric, {axis: value}) for metric in _LIMITS}

@@ -65,9 +65,9 @@ def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def in_words(values: Mapping[str, Any], between: str = "; ") -> str:
-    """Return each key and its value as words on one line: "rounds 30; seed 42"."""
-    return between.join(f"{key} {value}" for key, value in values.items())
+def varied(manifest: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+    """Return what was varied and its values; "" and nothing where nothing was, as in a load of one's own."""
+    return next(iter(manifest["conditions"].get("vary", {}).items()), ("", ()))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -38,15 +38,15 @@ from inference_lab.stream_load.requests import read_lines, read_requests, read_t
 _ROOM = 2**20  # bytes that must be free before measuring, where no record stands that says how many
 
 
-def make(step: Step, produce: Callable[[], Mapping[str, str]]) -> bool:
+def make(step: Step, produce: Callable[[], Mapping[str, str]], sources: Sources | None = None) -> bool:
     """Whether the step's files were made anew; False when its receipt holds already and nothing was done.
 
     `produce` returns the text of every file the step makes. Nothing is written when an input changes
-    meanwhile: the digests are taken before and after.
+    meanwhile: the digests are taken before, in `sources`, and after.
     """
-    sources = Sources()
+    sources = sources or Sources()
     before, pins = step.inputs(sources), step.pins(sources)
-    if not State(step, Sources()).reasons:
+    if not State(step, sources).reasons:
         return False
     texts = produce()
     if step.inputs(Sources()) != before:
