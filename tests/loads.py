@@ -50,6 +50,7 @@ def request(
         "censored_chunks": (),
         "user_stamped_chunks": (),
         "max_read_lag_ns": 5_000,
+        "resent": 0,
     }
     return RequestRecord(**{**values, **changes})
 

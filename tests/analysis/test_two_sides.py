@@ -74,7 +74,7 @@ class ClientTest(unittest.TestCase):
     def test_an_end_before_its_events_is_no_record(self) -> None:
         """A request that ends before it arrived, was sent or got its last token cannot be read or written."""
         for end in (-100.0, -0.001):
-            with self.assertRaisesRegex(RecordError, "must end no earlier than what came of it"):
+            with self.assertRaisesRegex(RecordError, "before its last event"):
                 request(0, end=end)
         with self.assertRaisesRegex(RecordError, "must end no earlier"):
             request(0, tokens=(), status="timeout", finish_ns=1)

@@ -37,7 +37,7 @@ def verdicts(sides: Recording) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "requests.jsonl")
         path.write_text(found.files["requests.jsonl"])
-        requests = read_requests(path)[0]
+        requests = read_requests(path)
     rows = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
     manifest = {"conditions": {"vary": {"setup": list(client_gate.SETUPS)}}, "environment": {}, **found.facts}
     record = Record("p2", manifest, None, None, rows, requests)

@@ -61,7 +61,7 @@ def recorded(cases: Sequence[Case], cut: Cut | None = None) -> list[RequestRecor
                 "8",
             ]
             main([*words, "--max-failure-share", "1", "--name", "r", "--between-tokens-timeout", "20"])
-        records, _ = read_requests(Path(folder, "run", "requests.jsonl"))
+        records = read_requests(Path(folder, "run", "requests.jsonl"))
     return sorted(records, key=lambda record: record.request_id)
 
 

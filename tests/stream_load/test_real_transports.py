@@ -58,7 +58,7 @@ class TransportCase(unittest.TestCase):
 
     def records(self) -> list[RequestRecord]:
         """What was recorded."""
-        return read_requests(self.output / "requests.jsonl")[0]
+        return read_requests(self.output / "requests.jsonl")
 
     def record(self) -> RequestRecord:
         """The only record."""
@@ -140,7 +140,7 @@ class TestReuse(TransportCase):
 
         with scripted(closing) as server:
             self.assertEqual(self.load(server.url, "--concurrency", "2", requests=60), 0, self.said)
-        again = sum(record.resent or 0 for record in self.records())
+        again = sum(record.resent for record in self.records())
         self.assertEqual({record.status for record in self.records()}, {"ok"})
         (session,) = self.info()["sessions"]
         self.assertEqual(session["resent_requests"], again)

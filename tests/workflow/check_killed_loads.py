@@ -38,7 +38,7 @@ class KilledLoadTest(unittest.TestCase):
                 killed_ns = time.monotonic_ns()
                 load.kill()
                 load.wait()
-        records, _ = read_requests(output / PARTIAL, partial=True)
+        records = read_requests(output / PARTIAL)
         lines = [json.loads(line) for line in truth.read_text().splitlines()]
         asked = [line for line in lines if line["kind"] == "request" and line["request_id"]]
         return {record.request_id for record in records}, asked, killed_ns

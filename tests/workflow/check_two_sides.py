@@ -47,7 +47,7 @@ def summary_of(found: Measurement, conditions: Mapping[str, Any]) -> list[dict[s
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "requests.jsonl")
         path.write_text(found.files["requests.jsonl"])
-        requests = read_requests(path)[0]
+        requests = read_requests(path)
     rows = list(csv.DictReader(io.StringIO(found.files["raw.csv"])))
     server = [json.loads(line) for line in found.files["server.jsonl"].splitlines()]
     manifest = {"conditions": conditions, "environment": {}, **found.facts}

@@ -269,7 +269,7 @@ def _counted_otherwise(run: Run) -> str | None:
     finished, said = growth(run, "request_success_total"), growth(run, "generation_tokens_total")
     ok = sum(request.status == "ok" for request in run.attempts)
     # The server may have finished what its client gave up, or sent once more.
-    others = len(run.attempts) - ok + sum(request.resent or 0 for request in run.attempts)
+    others = len(run.attempts) - ok + sum(request.resent for request in run.attempts)
     if finished is not None and finished > ok + others:
         return f"the server finished {finished:g} requests, this client sent {ok + others}: {_OTHERS}"
     if finished is not None and finished < ok:

@@ -56,8 +56,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         result = load_cli.run(args, lambda now: show(describe(now, args.requests, monotonic() - began_s)))
     if result.requests_path.name != NAME:
         said = f"stopped: kept in {result.requests_path}; --resume continues it"
-        requests, _ = read_requests(result.requests_path, partial=True)
-        told = load_cli.reasons(requests, result.info["sessions"])
+        told = load_cli.reasons(read_requests(result.requests_path), result.info["sessions"])
         return "\n".join([load_cli.outcome(result), *told, said]), result.exit_code
     facts = {
         "command": args.words,

@@ -87,7 +87,7 @@ def _part(file: Path, kind: str) -> tuple[str, Any]:
     if file.name.endswith(CONTROLS):
         return ("controls", read_samples(file, controls=True)) if kind == "timing" else ("", read_rows(file))
     if file.name == "requests.jsonl":
-        return "requests", read_requests(file)[0]
+        return "requests", read_requests(file)
     if file.suffix == ".jsonl":
         return file.stem, read_truth(file) if file.name == "truth.jsonl" else read_lines(file)
     return ("samples", read_samples(file)) if kind == "timing" else ("rows", read_rows(file))

@@ -1,59 +1,50 @@
 """requests.jsonl: what a load client saw of every request, one JSON line per request, as they finished.
 
-A row says when a request arrived, started, received every token and ended, and how it ended. Times are
-integer ns of one monotonic clock. Knows no server and no metric.
+Times are integer ns of one monotonic clock. Knows no server and no metric.
 """
 
 import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, dataclass, fields
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
 
 NAME = "requests.jsonl"
 PARTIAL = "requests.jsonl.partial"  # while the load runs
-
-STATUSES = (
-    "ok",
-    "http_error",
-    "stream_error",
-    "truncated",
-    "timeout",
-    "cancelled",
-    "connect_error",
-)
+STATUSES = ("ok", "http_error", "stream_error", "truncated", "timeout", "cancelled", "connect_error")
 CLOCKS = ("kernel", "user")
+
+JSON = dict[str, Any]  # an object read from a line
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
     """One attempt of one request. `None` means that the event did not happen or is not known.
 
-    `load` is the name of the load that made the request, as its session has it.
+    `load` is the name of the load that made it. A chunk is one event of the stream that carried tokens; all
+    its tokens share its arrival time. `output_tokens` is the number in the server's usage, if there is one;
+    `counted_tokens` is what the chunks themselves show. Where they differ, `chunk_tokens` spreads the
+    server's number over the chunks. `hidden_tokens`, such as reasoning, are in no chunk and in neither.
 
-    A chunk is one event of the stream that carried tokens; all its tokens share its arrival time.
-    `output_tokens` is the number in the server's usage, if there is one; `counted_tokens` is what the chunks
-    themselves show. Where they differ, `chunk_tokens` spreads the server's number over the chunks.
-    `clock` names how chunks were stamped, except those listed in `user_stamped_chunks`.
-    `censored_chunks` were read together with later events: they arrived at their stamp or earlier.
-    `coalesced_reads` counts the reads that held several token chunks; `max_read_lag_ns` is the longest
-    time that bytes lay in the kernel before they were read (kernel clock only). `resent` counts how often the
-    request was sent again over a new connection, because a kept one had ended before any byte of an answer;
-    `sent_ns` is the last time.
-    `hidden_tokens` are those that the server counts and shows in no chunk, such as reasoning; they are not in
-    `output_tokens`. `notes` name oddities of an attempt that may be good all the same.
+    `clock` names how chunks were stamped, except `user_stamped_chunks`. `censored_chunks` were read together
+    with later events: they arrived at their stamp or earlier. `coalesced_reads` counts the reads that held
+    several token chunks; `max_read_lag_ns` is the longest that bytes lay in the kernel (kernel clock only).
+    `resent` counts how often the request went over a new connection, because a kept one had ended before any
+    byte of an answer; `sent_ns` is the last time. `notes` name oddities of an attempt that may be good.
+
     A line leaves out what has its default here, and `chunk_tokens` where each chunk has one token; it has
-    `itl_ns` in place of `token_times_ns`. A default of None or of nothing is also how an older record reads.
+    `itl_ns` in place of `token_times_ns`.
     """
 
     request_id: str
-    load: str | None = None  # None in records that are older than this field
+    load: str
     attempt: int
     scheduled_ns: int
     arrival_ns: int
@@ -68,43 +59,36 @@ class RequestRecord:
     prompt_tokens: int | None
     output_tokens: int
     counted_tokens: int
-    usage: Mapping[str, Any] | None
+    usage: JSON | None
     error: str | None = None
     clock: str
     coalesced_reads: int = 0
     censored_chunks: tuple[int, ...] = ()
     user_stamped_chunks: tuple[int, ...] = ()
     max_read_lag_ns: int | None
-    resent: int | None = None
+    resent: int
     hidden_tokens: int | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        broken = self._broken_rule()
-        if broken:
-            raise RecordError(f"request {self.request_id} attempt {self.attempt}: {broken}")
+        for holds, rule in self._rules():
+            if not holds:
+                raise RecordError(f"request {self.request_id} attempt {self.attempt}: {rule}")
 
-    def _broken_rule(self) -> str | None:
-        if self.status not in STATUSES:
-            return f"status is {self.status!r}, must be one of {', '.join(STATUSES)}"
-        if self.clock not in CLOCKS:
-            return f"clock is {self.clock!r}, must be one of {', '.join(CLOCKS)}"
-        if sum(self.chunk_tokens) != self.output_tokens or min(self.chunk_tokens, default=1) < 1:
-            return f"chunk_tokens must be positive and sum to output_tokens = {self.output_tokens}"
-        if len(self.token_times_ns) != max(self.output_tokens - 1, 0):
-            return f"{len(self.token_times_ns)} token times for {self.output_tokens} tokens"
-        if (self.first_token_ns is None) != (self.output_tokens == 0):
-            return "first_token_ns must be there exactly when a token is"
+    def _rules(self) -> Iterator[tuple[bool, str]]:
+        yield self.status in STATUSES, f"status is {self.status!r}, must be one of {', '.join(STATUSES)}"
+        yield self.clock in CLOCKS, f"clock is {self.clock!r}, must be one of {', '.join(CLOCKS)}"
+        count, later = self.output_tokens, self.token_times_ns
+        is_shared = sum(self.chunk_tokens) == count and min(self.chunk_tokens, default=1) > 0
+        yield is_shared, f"chunk_tokens must be positive and sum to output_tokens = {count}"
+        yield len(later) == max(count - 1, 0), f"{len(later)} token times for {count} tokens"
+        yield (self.first_token_ns is None) == (count == 0), "first_token_ns must be there if a token is"
         happened = [self.scheduled_ns, self.arrival_ns, self.admitted_ns, self.sent_ns]
         times = [time for time in happened if time is not None]
-        if times != sorted(times):
-            return f"schedule, arrival, admission and sending must follow each other, are {times}"
-        tokens = [self.first_token_ns or 0, *self.token_times_ns]
-        if tokens != sorted(tokens):
-            return "token times must not decrease"
-        if self.finish_ns < max(times[-1], tokens[-1]):
-            return f"it must end no earlier than what came of it, ends at {self.finish_ns}"
-        return None
+        yield times == sorted(times), f"schedule, arrival, admission, sending must follow, are {times}"
+        tokens = [self.first_token_ns or 0, *later]
+        yield tokens == sorted(tokens), "token times must not decrease"
+        yield self.finish_ns >= max(times[-1], tokens[-1]), f"ends at {self.finish_ns}, before its last event"
 
     def line(self) -> bytes:
         """Return the record as one line of requests.jsonl, with its line end."""
@@ -119,99 +103,79 @@ class RequestRecord:
 
 
 _FIELDS = tuple(f.name for f in fields(RequestRecord))
-_REQUIRED = tuple(f.name for f in fields(RequestRecord) if f.default is MISSING)
 _DEFAULTS = {f.name: f.default for f in fields(RequestRecord) if f.default is not MISSING}
-_LATER = tuple(name for name in _FIELDS if name not in _REQUIRED)
-_TUPLES = ("token_times_ns", "chunk_tokens", "censored_chunks", "user_stamped_chunks", "notes")
+_TUPLES = ("chunk_tokens", "censored_chunks", "user_stamped_chunks", "notes")
 
 
-def read_requests(path: Path, *, partial: bool = False) -> tuple[list[RequestRecord], int]:
-    """Return every record of a requests.jsonl in order, and the bytes of a torn last line (0 when whole).
+def read_requests(path: Path) -> list[RequestRecord]:
+    """Return every record of a requests.jsonl in order. Raises RecordError naming file, line and rule.
 
-    Only a `partial` file (its load was killed while writing) may end in a torn line.
-    Raises RecordError naming file, line and rule.
+    The torn last line of a `.partial`, whose load was killed while writing, is passed over.
     """
-    lines, torn = _lines(path, partial=partial)
-    records = [_record(path, number, line) for number, line in enumerate(lines, start=1)]
-    seen: dict[tuple[str, int], int] = {}
-    for number, record in enumerate(records, start=1):
-        first = seen.setdefault((record.request_id, record.attempt), number)
-        if first != number:
-            raise RecordError(
-                f"{path} line {number}: attempt {record.attempt} of request {record.request_id} is a"
-                f" duplicate of line {first}; restore the file or run again"
-            )
-    return records, torn
+    seen = set[tuple[str, int]]()
+
+    def record(line: JSON) -> RequestRecord:
+        times = _times(line)
+        line.setdefault("chunk_tokens", (1,) * len(times))
+        line |= {name: tuple(line[name]) for name in _TUPLES if name in line}
+        made = RequestRecord(**line, token_times_ns=tuple(times[1:]))
+        if (attempt := (made.request_id, made.attempt)) in seen:
+            raise RecordError(f"attempt {made.attempt} of request {made.request_id} is there twice")
+        seen.add(attempt)
+        return made
+
+    return _read(path, record)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[JSON]:
     """Return the JSON object on each line of a file. Raises RecordError naming file, line and rule."""
-    lines, _ = _lines(path, partial=False)
-    return [_object(path, number, line) for number, line in enumerate(lines, start=1)]
+    return _read(path, lambda line: line)
 
 
-def _lines(path: Path, *, partial: bool) -> tuple[list[bytes], int]:
-    """Return the whole lines of a file, and the bytes of a torn last one."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read ({error.strerror}); run the load again") from None
-    whole = data.rfind(b"\n") + 1
-    if len(data) > whole and not partial:
-        raise RecordError(f"{path}: the last line is cut off; restore the file or run again")
-    return data[:whole].splitlines(), len(data) - whole
-
-
-def _object(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise RecordError(f"{path} line {number}: not JSON ({error}); restore or run again") from None
-    if not isinstance(value, dict):
-        raise RecordError(f"{path} line {number}: must be an object; restore the file or run again")
-    return value
-
-
-def short_truth(line: Mapping[str, Any]) -> dict[str, Any]:
+def short_truth(line: JSON) -> JSON:
     """Return what a server wrote of a request, with the ITL of its tokens in place of their times."""
     rest = {name: value for name, value in line.items() if name != "token_ns"}
     gaps = [after - before for before, after in pairwise(line["token_ns"])]
     return {**rest, "first_token_ns": next(iter(line["token_ns"]), None), "itl_ns": gaps}
 
 
-def read_truth(path: Path) -> list[dict[str, Any]]:
+def read_truth(path: Path) -> list[JSON]:
     """Return the lines of a truth.jsonl, each with `token_ns`. Raises RecordError naming file and line."""
-    lines = read_lines(path)
-    for number, line in enumerate(lines, start=1):
-        if (gaps := line.pop("itl_ns", None)) is not None:
-            first = line.pop("first_token_ns", None)
-            line["token_ns"] = [] if first is None else [first, *_times(path, number, first, gaps)]
-    return lines
+
+    def truth(line: JSON) -> JSON:
+        line["token_ns"] = _times(line)
+        del line["first_token_ns"]
+        return line
+
+    return _read(path, truth)
 
 
-def _times(path: Path, number: int, first_token_ns: Any, gaps: Any) -> list[int]:
-    """Return the times of the tokens after the first: a line has the ITL of each, which is shorter."""
-    if not isinstance(gaps, list) or not all(type(gap) is int for gap in (first_token_ns or 0, *gaps)):
-        raise RecordError(f"{path} line {number}: itl_ns must be a list of integers; restore or run again")
-    return list(accumulate(gaps, initial=first_token_ns or 0))[1:]
+def _times(line: JSON) -> list[int]:
+    """Take the ITL of each token, which is shorter, out of a line; return their times."""
+    first, gaps = line.get("first_token_ns"), line.pop("itl_ns", None)
+    if not isinstance(gaps, list) or not all(type(time) is int for time in (first or 0, *gaps)):
+        raise RecordError("itl_ns must be a list of integers")
+    return [] if first is None else list(accumulate(gaps, initial=first))
 
 
-def _record(path: Path, number: int, line: bytes) -> RequestRecord:
-    values = _object(path, number, line)
-    if (gaps := values.pop("itl_ns", None)) is not None:
-        values["token_times_ns"] = _times(path, number, first := values.get("first_token_ns"), gaps)
-        values.setdefault("chunk_tokens", (1,) * (len(gaps) + (first is not None)))
-    if not set(_REQUIRED) <= set(values) <= set(_FIELDS):
-        raise RecordError(
-            f"{path} line {number}: must be an object with exactly {', '.join(_REQUIRED)}, and perhaps"
-            f" {', '.join(_LATER)}; restore the file or run again"
-        )
+def _read(path: Path, of: Callable[[JSON], Made]) -> list[Made]:
     try:
-        for name in values.keys() & _TUPLES:
-            values[name] = tuple(values[name])
-        return RequestRecord(**values)
-    except (RecordError, TypeError) as error:
-        raise RecordError(f"{path} line {number}: {error}; restore or run again") from None
+        data = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}); run the load again") from None
+    whole = data.rfind(b"\n") + 1
+    if len(data) > whole and path.name != PARTIAL:
+        raise RecordError(f"{path}: the last line is cut off; restore the file or run again")
+    made: list[Made] = []
+    for number, line in enumerate(data[:whole].splitlines(), start=1):
+        try:
+            value = json.loads(line)
+            if not isinstance(value, dict):
+                raise TypeError("must be an object")
+            made.append(of(value))
+        except (ValueError, TypeError, RecordError) as error:  # of JSON; of a field; of a rule
+            raise RecordError(f"{path} line {number}: {error}; restore the file or run again") from None
+    return made
 
 
 class RequestFile:
@@ -230,9 +194,8 @@ class RequestFile:
             try:
                 folder.mkdir(parents=True)
             except FileExistsError:
-                raise InputError(
-                    f"{folder} exists already; give another --output, or --resume to continue it"
-                ) from None
+                way_out = "give another --output, or --resume to continue it"
+                raise InputError(f"{folder} exists already; {way_out}") from None
         elif (folder / NAME).exists() and not path.exists():
             (folder / NAME).rename(path)
         elif not path.exists():
@@ -245,13 +208,13 @@ class RequestFile:
             raise InputError(f"{path} is being written by another run; wait for it") from None
         except OSError as error:
             self.close(complete=False)
-            raise MeasurementRefused(
-                f"{path}: its file system keeps no locks ({error.strerror}), so two runs could write it;"
-                " use a folder on a local disk"
-            ) from None
+            why = f"its file system keeps no locks ({error.strerror})"
+            raise MeasurementRefused(f"{path}: {why}; use a folder on a local disk") from None
         if resume:
-            self.earlier, self.torn_bytes = read_requests(path, partial=True)
-            os.ftruncate(self._fd, path.stat().st_size - self.torn_bytes)
+            self.earlier = read_requests(path)
+            data = path.read_bytes()
+            self.torn_bytes = len(data) - data.rfind(b"\n") - 1
+            os.ftruncate(self._fd, len(data) - self.torn_bytes)
 
     def append(self, record: RequestRecord) -> None:
         """Write one whole line. Raises RecordError when the disk takes no more."""
