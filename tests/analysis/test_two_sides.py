@@ -76,9 +76,9 @@ class ClientTest(unittest.TestCase):
         for end in (-100.0, -0.001):
             with self.assertRaisesRegex(RecordError, "before its last event"):
                 request(0, end=end)
-        with self.assertRaisesRegex(RecordError, "must end no earlier"):
+        with self.assertRaisesRegex(RecordError, "before its last event"):
             request(0, tokens=(), status="timeout", finish_ns=1)
-        with self.assertRaisesRegex(RecordError, "schedule, arrival, admission and sending must follow"):
+        with self.assertRaisesRegex(RecordError, "admission, sending must follow"):
             request(0, scheduled_ns=1)
         request(0, end=0)
 
