@@ -281,16 +281,16 @@ class ArrayContractTest(unittest.TestCase):
 
     def test_a_mask_that_broadcasts_over_keys(self) -> None:
         """A mask that broadcasts over keys is taken where every query sees one, else refused."""
-        check_mask("mask", np.ones((4, 1), bool), (2, 4, 6))
+        check_mask(np.ones((4, 1), bool), (2, 4, 6))
         with self.assertRaises(InputError):
-            check_mask("mask", np.eye(4, 1, dtype=bool), (2, 4, 6))
-        check_mask("mask", np.array(True), (2, 4, 6))
+            check_mask(np.eye(4, 1, dtype=bool), (2, 4, 6))
+        check_mask(np.array(True), (2, 4, 6))
         with self.assertRaises(InputError):
-            check_mask("mask", np.array(False), (2, 4, 6))
+            check_mask(np.array(False), (2, 4, 6))
 
     def test_arrays_stay_as_they_are(self) -> None:
         """A check reads: it takes read-only arrays."""
         array = read_only(np.ones(3))
         check_arrays(("a", array, "C"))
-        check_mask("mask", array > 0, (2, 3))
+        check_mask(array > 0, (2, 3))
         np.testing.assert_array_equal(array, 1)

@@ -172,7 +172,7 @@ class RefuseTest(unittest.TestCase):
                 ((2, 4), 0, 5, "f8", "D is 0"),
                 ((2, 4), 3, -1, "f8", "E is -1"),
                 ((2, 4), 3, 5, "nope", "dtype is 'nope', must be of numbers"),
-                ((2, 4), 3, 5, "O", "dtype is object, must be of numbers"),
+                ((2, 4), 3, 5, "O", "dtype is 'O', must be of numbers"),
             ):
                 with self.subTest(message, kind=kind.__name__), self.assertRaisesRegex(InputError, message):
                     kind(shape, D_, E_, dtype)  # pyright: ignore[reportArgumentType]

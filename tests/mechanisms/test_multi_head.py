@@ -401,9 +401,9 @@ class InputContractTest(unittest.TestCase):
             ({"num_heads": 2, "num_kv_heads": 4}, "num_heads 2 is not a multiple of num_kv_heads 4"),
             ({"num_heads": 4}, "wq is 18 wide, must be a multiple of its 4 heads"),
             ({"wk": wk[:, :5]}, "wk is 5 wide, must be a multiple of its 2 heads"),
-            ({"wk": wk[:, :4]}, "wk has 2 heads of width 2, must be of the width 3 of wq"),
-            ({"wv": wv[:, :4]}, "wv has 2 heads of width 2, must be of the width 3 of wq"),
-            ({"num_kv_heads": 1}, "wk has 1 heads of width 6, must be of the width 3 of wq"),
+            ({"wk": wk[:, :4]}, "wk has 2 heads of width 2, must be 3 wide as in wq"),
+            ({"wv": wv[:, :4]}, "wv has 2 heads of width 2, must be 3 wide as in wq"),
+            ({"num_kv_heads": 1}, "wk has 1 heads of width 6, must be 3 wide as in wq"),
         )
         messages = set()
         for change, message in cases:

@@ -122,12 +122,11 @@ OF_SINGLE_HEAD = (
           "np.matmul(x[..., t, :], w_qkv, out=newest)", "newest[...] = (x @ w_qkv)[..., t, :]",
           "", "attention"),
     Fault("cached cache kept for the next decode",
-          "    return kind(x.shape[:-1], wk.shape[1], wv.shape[1], x.dtype)",
+          "    cache = kind(x.shape[:-1], wk.shape[1], wv.shape[1], x.dtype)\n",
           "    key = (kind, x.shape[:-1], wk.shape[1], wv.shape[1], x.dtype)\n"
-          "    kept = globals().setdefault('_kept', {}).setdefault(key, kind(*key[1:]))\n"
+          "    cache = globals().setdefault('_kept', {}).setdefault(key, kind(*key[1:]))\n"
           "    if kind is PreallocatedCache:\n"
-          "        kept.reset()\n"
-          "    return kept",
+          "        cache.reset()\n",
           "", "attention"),
     Fault("inputs not checked for finite values",
           "if not finite.all():", "if False:",

@@ -8,16 +8,12 @@ can be kept. Multiply-adds of that step for one sequence, all widths C:
     no_cache_last_query    (2·n + 1)·C² + 2·n·C   keys and values again, one query
     dynamic, preallocated  3·C² + 2·n·C           one token projected; they differ in the cache alone
 
-A cached step reads 2·n·C numbers for 2·n·C multiply-adds: calls bound it while the cache is small,
-memory once it is large. A batch shares the calls and the reading of the weights, never the cache.
-
-Does not know heads, clocks, or where tokens come from. Axes: B sequences, T queries, S keys, C model
-width, D width of queries and keys, E width of values; `...` is (B,) or nothing. Formula: Vaswani et
-al. 2017 (arXiv:1706.03762), eq. 1.
+Axes: B sequences, T queries, S keys, C model width, D width of queries and keys, E width of values; `...` is
+(B,) or nothing. Formula: Vaswani et al. 2017 (arXiv:1706.03762), eq. 1.
 
 The first half checks sizes, which costs microseconds, and no value: call `check_inputs` once before a timed
-call. The second half checks all, then calls the first. Arguments are never written to, a cache excepted, and
-no result shares memory with one. Results have the inputs' dtype, float32 or float64.
+call. The second half checks all. Arguments are never written to, a cache excepted, and no result shares
+memory with one. Results have the inputs' dtype, float32 or float64.
 """
 
 import math
@@ -52,6 +48,13 @@ def _attend(q: Array, k: Array, v: Array, mask: Mask | None = None) -> tuple[Arr
     return weights @ v, weights
 
 
+def _softmax(x: Array, axis: int) -> Array:
+    weights = x - x.max(axis, keepdims=True)  # the largest becomes 0, so that no exp overflows
+    np.exp(weights, out=weights)
+    weights /= weights.sum(axis, keepdims=True)
+    return weights
+
+
 def no_cache(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     """(..., T, C) -> (..., T, E): each step attends over its whole prefix anew, keeps the last row."""
     _check_sizes(x, wq, wk, wv)
@@ -65,15 +68,14 @@ def no_cache(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
 
 
 def no_cache_last_query(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
-    """(..., T, C) -> (..., T, E): each step projects K and V of its prefix anew, Q of one token.
-
-    The newest token may see all before it, so there is no mask.
-    """
+    """(..., T, C) -> (..., T, E): each step projects K and V of its prefix anew, Q of one token."""
     _check_sizes(x, wq, wk, wv)
     output = np.empty((*x.shape[:-1], wv.shape[1]), x.dtype)
     for t in range(x.shape[-2]):
         prefix, newest = x[..., : t + 1, :], x[..., t : t + 1, :]
-        row, _ = _attend(newest @ wq, prefix @ wk, prefix @ wv)
+        row, _ = _attend(
+            newest @ wq, prefix @ wk, prefix @ wv
+        )  # no mask: the newest token sees all before it
         output[..., t, :] = row[..., 0, :]
     return output
 
@@ -81,25 +83,18 @@ def no_cache_last_query(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
 def dynamic(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     """(..., T, C) -> (..., T, E): each step appends K and V of one token to a DynamicCache."""
     _check_sizes(x, wq, wk, wv)
-    return _decode(x, wq, wk, wv, _empty_cache(DynamicCache, x, wk, wv))
+    return _decode(x, wq, wk, wv, DynamicCache)[0]
 
 
 def preallocated(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
     """(..., T, C) -> (..., T, E): each step writes K and V of one token to a PreallocatedCache."""
     _check_sizes(x, wq, wk, wv)
-    return _decode(x, wq, wk, wv, _empty_cache(PreallocatedCache, x, wk, wv))
+    return _decode(x, wq, wk, wv, PreallocatedCache)[0]
 
 
 DECODE_PATHS: dict[str, DecodePath] = {
     path.__name__: path for path in (no_cache, no_cache_last_query, dynamic, preallocated)
 }
-
-
-def _softmax(x: Array, axis: int) -> Array:
-    weights = x - x.max(axis, keepdims=True)  # the largest becomes 0, so that no exp overflows
-    np.exp(weights, out=weights)
-    weights /= weights.sum(axis, keepdims=True)
-    return weights
 
 
 def _causal_mask(T: int) -> Mask:
@@ -109,10 +104,6 @@ def _causal_mask(T: int) -> Mask:
 
 def _check_sizes(x: Array, wq: Array, wk: Array, wv: Array) -> None:
     check_sizes(("x", x, "B T C|T C"), ("wq", wq, "C D"), ("wk", wk, "C D"), ("wv", wv, "C E"))
-
-
-def _empty_cache(kind: type[KVCache], x: Array, wk: Array, wv: Array) -> KVCache:
-    return kind(x.shape[:-1], wk.shape[1], wv.shape[1], x.dtype)
 
 
 def _fuse(wq: Array, wk: Array, wv: Array) -> Array:
@@ -125,8 +116,9 @@ def _split(qkv: Array, D: int) -> tuple[Array, Array, Array]:
     return qkv[..., :D], qkv[..., D : 2 * D], qkv[..., 2 * D :]
 
 
-def _decode(x: Array, wq: Array, wk: Array, wv: Array, cache: KVCache) -> Array:
+def _decode(x: Array, wq: Array, wk: Array, wv: Array, kind: type[KVCache]) -> tuple[Array, KVCache]:
     """(..., T, C) -> (..., T, E): T steps from an empty cache, each projecting its own token alone."""
+    cache = kind(x.shape[:-1], wk.shape[1], wv.shape[1], x.dtype)
     output = np.empty((*x.shape[:-1], wv.shape[1]), x.dtype)
     w_qkv = _fuse(wq, wk, wv)
     qkv = np.empty((*x.shape[:-2], 1, w_qkv.shape[1]), x.dtype)
@@ -137,7 +129,7 @@ def _decode(x: Array, wq: Array, wk: Array, wv: Array, cache: KVCache) -> Array:
         np.matmul(x[..., t, :], w_qkv, out=newest)
         cache.append(k, v)
         _attend_newest(query, cache, output[..., t, :], row)
-    return output
+    return output, cache
 
 
 def _attend_newest(q: Array, cache: KVCache, output: Array, row: Array) -> Array:
@@ -155,10 +147,7 @@ def _attend_newest(q: Array, cache: KVCache, output: Array, row: Array) -> Array
 
 
 def check_inputs(x: Array, wq: Array, wk: Array, wv: Array) -> None:
-    """Raise InputError unless x (B, T, C) or (T, C) can be decoded with wq, wk (C, D) and wv (C, E).
-
-    As `check_arrays` does.
-    """
+    """Raise InputError unless x (B, T, C) or (T, C) can be decoded with wq, wk (C, D) and wv (C, E)."""
     check_arrays(("x", x, "B T C|T C"), ("wq", wq, "C D"), ("wk", wk, "C D"), ("wv", wv, "C E"))
 
 
@@ -171,16 +160,15 @@ def decode_without_cache(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
 def cached_attention(
     x: Array, wq: Array, wk: Array, wv: Array, cache: str = "preallocated"
 ) -> tuple[Array, Array, Array]:
-    """(..., T, C) -> output (..., T, E), k_cache (..., T, D), v_cache (..., T, E).
+    """(..., T, C) -> output (..., T, E), k_cache (..., T, D), v_cache (..., T, E), after check_inputs.
 
-    After check_inputs; `cache` names one of CACHES. The caches are the caller's: nothing writes to
-    them later.
+    `cache` names one of CACHES. The caches returned are the caller's: nothing writes to them later.
     """
     check_inputs(x, wq, wk, wv)
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}, must be one of {', '.join(CACHES)}")
-    kept = _empty_cache(CACHES[cache], x, wk, wv)
-    return _decode(x, wq, wk, wv, kept), kept.keys, kept.values
+    output, kept = _decode(x, wq, wk, wv, CACHES[cache])
+    return output, kept.keys, kept.values
 
 
 def decode_step(
@@ -209,13 +197,10 @@ def causal_attention(x: Array, wq: Array, wk: Array, wv: Array) -> Array:
 def scaled_dot_product_attention(
     q: Array, k: Array, v: Array, mask: Mask | None = None
 ) -> tuple[Array, Array]:
-    """(..., T, D), (..., S, D), (..., S, E), (..., T, S) -> output (..., T, E), weights (..., T, S).
-
-    `attend`, checked. `mask` may broadcast. Raises InputError, for a query that may see no key too.
-    """
+    """`attend`, checked: `mask` may broadcast to (..., T, S), and every query must see a key."""
     check_arrays(("q", q, "... T D"), ("k", k, "... S D"), ("v", v, "... S E"))
     if mask is not None:
-        check_mask("mask", mask, (*q.shape[:-1], k.shape[-2]))
+        check_mask(mask, (*q.shape[:-1], k.shape[-2]))
     return attend(q, k, v, mask)
 
 

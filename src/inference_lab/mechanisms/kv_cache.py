@@ -1,8 +1,7 @@
 """Two ways to keep the keys and values of tokens already decoded: arrays that grow, and slots allocated once.
 
-Answers: where a token's key and value lie, and what an append costs. Does not know how they were projected
-or who attends to them. Leading axes `...` are the caller's: none, (B,), or (B, G) for G key/value heads.
-D is the width of keys, E that of values.
+Answers: where a token's key and value lie, and what an append costs. Leading axes `...` are the caller's:
+none, (B,), or (B, G) for G key/value heads. D is the width of keys, E that of values.
 """
 
 import math
@@ -52,8 +51,9 @@ class KVCache(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, filled or not."""
-        return self._key_slots.nbytes + self._value_slots.nbytes
+        """Bytes held: all slots, filled or not, or those of the tokens so far."""
+        held = (self.keys, self.values) if self.grows else (self._key_slots, self._value_slots)
+        return sum(array.nbytes for array in held)
 
     def append(self, k: Array, v: Array) -> None:
         """Keep a copy of k (..., T, D), v (..., T, E) of T tokens. Raises InputError and keeps nothing."""
@@ -61,7 +61,7 @@ class KVCache(ABC):
             new = k.shape, v.shape, k.dtype, v.dtype
         except AttributeError:
             raise InputError("k and v must be NumPy arrays; use np.array") from None
-        if new != self._one_token or self.length == self.capacity:
+        if new != self._one_token or self.length == self.capacity:  # the usual token costs one comparison
             self.check_append(*new)
         end = self.length + k.shape[-2]
         self._store(k, v, end)
@@ -110,11 +110,6 @@ class DynamicCache(KVCache):
 
     grows = True
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tokens so far."""
-        return self.keys.nbytes + self.values.nbytes
-
     def _store(self, k: Array, v: Array, end: int) -> None:
         if self._columns:
             columns = np.concatenate((self.key_columns, k.swapaxes(-1, -2)), axis=-1)
@@ -140,6 +135,9 @@ class PreallocatedCache(KVCache):
         self.keys, self.values = self._all_keys[..., :end, :], self._all_values[..., :end, :]
 
 
+CACHES: dict[str, type[KVCache]] = {"preallocated": PreallocatedCache, "dynamic": DynamicCache}
+
+
 def _read_only(array: Array) -> Array:
     view = array.view()
     view.setflags(write=False)
@@ -149,14 +147,10 @@ def _read_only(array: Array) -> Array:
 def _memory(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Memory not yet written to. Any number will do, such as int8; what computes checks its own arrays."""
     try:
-        slots = np.empty(shape, dtype)
-    except TypeError:
-        raise InputError(f"dtype is {dtype!r}, must be of numbers, such as float32") from None
+        if np.dtype(dtype).kind in "fiu":
+            return np.empty(shape, dtype)
     except (ValueError, MemoryError):
         raise InputError(f"a cache of shape {shape} does not fit in memory; give it fewer slots") from None
-    if slots.dtype.kind not in "fiu":
-        raise InputError(f"dtype is {slots.dtype}, must be of numbers, such as float32")
-    return slots
-
-
-CACHES: dict[str, type[KVCache]] = {"preallocated": PreallocatedCache, "dynamic": DynamicCache}
+    except TypeError:
+        pass
+    raise InputError(f"dtype is {dtype!r}, must be of numbers, such as float32")

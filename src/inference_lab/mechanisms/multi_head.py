@@ -1,29 +1,22 @@
 """Causal attention of H query heads over G key/value heads, with and without a cache.
 
-Answers: how one matrix of projections becomes heads, what each head sees, and what a cache keeps of
-them. H == G is multi-head attention, G == 1 multi-query attention, anything between grouped-query
-attention. One formula serves them all: query head h reads key/value head h // (H // G), so the heads of
-a group lie side by side, and their queries are the rows of one product, with nothing repeated in memory:
+H == G is multi-head attention, G == 1 multi-query, anything between grouped-query attention. One formula
+serves them all: query head h reads key/value head h // (H // G), so the heads of a group lie side by side,
+and their queries are the rows of one product, with nothing repeated in memory:
 
     [B, G, H//G · T, D] @ [B, G, D, S] -> [B, G, H//G · T, S]
 
-A group is then one more sequence to single-head attention, which does the rest (`attention.attend`).
-A cache made with `columns` keeps the keys as (B, G, D, S), the order in which this product reads them.
-
-Does not know clocks, positions, output projections, layers or tokens. Axes: B sequences, T new tokens
-(queries), S all tokens so far (keys), H query heads, G key/value heads, D head width, C model width.
-Sources: Vaswani et al., 2017 (arXiv:1706.03762), 3.2.2; Shazeer, 2019 (arXiv:1911.02150), for G == 1;
-Ainslie et al., 2023 (arXiv:2305.13245), for 1 < G < H.
+A group is then one more sequence to single-head attention, which does the rest (`attention.attend`). A cache
+made with `columns` keeps the keys as (B, G, D, S), the order in which this product reads them. Axes: B
+sequences, T new tokens (queries), S all tokens so far (keys), H query heads, G key/value heads, D head width,
+C model width. Sources: Vaswani et al., 2017 (arXiv:1706.03762), 3.2.2; Shazeer, 2019 (arXiv:1911.02150), for
+G == 1; Ainslie et al., 2023 (arXiv:2305.13245), for 1 < G < H.
 
 Everything is here twice. The textbook form (`project`, `grouped_attention`, `cached_step`) reads as the
-formula does and keeps the weights. The fast form (`fuse`, `prefill`, `decode`) gives the same outputs alone;
-the textbook form is its oracle. What makes it fast: one product projects all heads, with 1/√D inside; a
-prefill works off blocks of queries and never looks at keys behind their last; a product of few queries with
-many keys comes in blocks that BLAS multiplies where they lie, without a copy.
-
-These all check sizes, which costs microseconds (`newest_blocks`, the inner step of `decode`, does not), never
-values: call `check_inputs` once before them. The functions named multi-head attention do. Nothing writes to
-its arguments, save to a cache. The dtype of the result is that of the inputs, float32 or float64.
+formula does and keeps the weights. The fast form (`fuse`, `prefill`, `decode`), whose oracle it is, projects
+all heads in one product with 1/√D inside, never looks at keys behind a block of queries, and multiplies few
+queries with many keys in blocks that BLAS takes where they lie. Both check sizes, never values: call
+`check_inputs` once before. Nothing writes to its arguments, save to a cache; results have the inputs' dtype.
 """
 
 import math
@@ -53,14 +46,14 @@ _MULTIPLY_ADDS = 2**19
 def split_heads(projected: Array, num_heads: int) -> Array:
     """(B, T, H·D) -> (B, H, T, D), a view: result[b, h, t, d] is projected[b, t, h·D + d].
 
-    Splitting the last axis and swapping two axes only changes strides, so this never copies, whatever
-    the memory order of `projected`. Raises InputError when the width does not split into the heads.
+    Raises InputError when the width does not split into the heads.
     """
     check_sizes(("projected", projected, "B T C"))
     check_count("num_heads", num_heads)
     B, T, width = projected.shape
     if width % num_heads:
         raise InputError(f"projected is {width} wide, must be a multiple of its {num_heads} heads")
+    # Only strides change, whatever the memory order: nothing is ever copied.
     return projected.reshape(B, T, num_heads, width // num_heads).swapaxes(1, 2)
 
 
@@ -68,8 +61,7 @@ def merge_heads(per_head: Array) -> Array:
     """(B, H, T, D) -> (B, T, H·D), the inverse of `split_heads`.
 
     A view where heads still lie beside their width in memory (what `split_heads` returned; T = 1 in C
-    order; H = 1). Otherwise the merge must copy, and a write to the result is lost. Raises InputError for
-    another number of axes.
+    order; H = 1), else a copy. Raises InputError for another number of axes.
     """
     check_sizes(("per_head", per_head, "B H T D"))
     B, H, T, D = per_head.shape
@@ -85,19 +77,15 @@ def project(
     """
     check_sizes(("x", x, "B T C"), ("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))
     _check_widths(wq, wk, wv, num_heads, num_kv_heads)
-    return (
-        split_heads(x @ wq, num_heads),
-        split_heads(x @ wk, num_kv_heads),
-        split_heads(x @ wv, num_kv_heads),
-    )
+    q, k, v = x @ wq, x @ wk, x @ wv
+    return split_heads(q, num_heads), split_heads(k, num_kv_heads), split_heads(v, num_kv_heads)
 
 
 def grouped_attention(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """(B, H, T, D), (B, G, S, D), (B, G, S, D) -> output (B, H, T, D), weights (B, H, T, S).
 
-    softmax(q·kᵀ / √D)·v for each head. The T queries are the last T of the S positions: query t is
-    at position S - T + t, sees it and every earlier one, and its weights over those sum to 1. Raises
-    InputError for sizes that do not fit.
+    softmax(q·kᵀ / √D)·v for each head. The T queries are the last T of the S positions: query t sees
+    positions 0 to S - T + t. Raises InputError for sizes that do not fit.
     """
     _check_grouped(q, k, v)
     B, H, T, D = q.shape
@@ -160,7 +148,7 @@ def fuse(wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> 
 def prefill(x: Array, weights: FusedWeights, cache: KVCache) -> Array:
     """(B, T, C) -> (B, H, T, D): T tokens at once behind those of the cache, which grows by them.
 
-    `cached_step` without its weights. Raises InputError for sizes that do not fit, the cache unchanged.
+    Raises InputError for sizes that do not fit, the cache unchanged.
     """
     _check_fused(x, weights)
     q, k, v = weights.split(x @ weights.qkv)
@@ -171,9 +159,8 @@ def prefill(x: Array, weights: FusedWeights, cache: KVCache) -> Array:
 def causal_blocks(q: Array, k: Array, v: Array) -> Array:
     """(B, H, T, D), (B, G, S, D), (B, G, S, D) -> (B, H, T, D), as `grouped_attention` of q·√D.
 
-    A block of queries sees the keys up to its last query at once: its softmax is whole, nothing is kept
-    from block to block, and keys behind it are not looked at. Only the corner where the block's own
-    tokens meet is masked. Raises InputError for sizes that do not fit.
+    A block of queries sees the keys up to its last query at once, so its softmax is whole; only the corner
+    where the block's own tokens meet is masked. Raises InputError for sizes that do not fit.
     """
     _check_grouped(q, k, v)
     B, H, T, D = q.shape
@@ -197,35 +184,10 @@ def causal_blocks(q: Array, k: Array, v: Array) -> Array:
     return output.reshape(B, H, T, D)
 
 
-Newest = Callable[[Array, Array, Array, Array], None]
-
-
-def decode(x: Array, weights: FusedWeights, cache: KVCache, attend: Newest | None = None) -> Array:
-    """(B, T, C) -> (B, H, T, D): T steps, each of one token, behind those of the cache, which grows by them.
-
-    Equal to `prefill`. `attend` is `newest_blocks` when not given. Raises InputError for sizes that do not
-    fit; then the cache holds the tokens before the step that was refused.
-    """
-    _check_fused(x, weights)
-    attend = attend or newest_blocks
-    B, T, _ = x.shape
-    projected = np.empty((B, weights.qkv.shape[1]), x.dtype)
-    q, k, v = weights.split(projected[:, None])  # views: every product below fills them
-    H, G, D = q.shape[1], k.shape[1], q.shape[3]
-    grouped = q.reshape(B, G, H // G, D)
-    output = np.empty((T, *grouped.shape), x.dtype)
-    for t in range(T):
-        np.matmul(x[:, t], weights.qkv, out=projected)
-        cache.append(k, v)
-        attend(grouped, cache.key_columns, cache.values, output[t])
-    return output.reshape(T, B, H, D).transpose(1, 2, 0, 3)
-
-
 def newest_blocks(q: Array, key_columns: Array, v: Array, output: Array) -> None:
     """Write the attention of (B, G, H//G, D) scaled queries, which see all S keys, into `output` alike.
 
-    `key_columns` is (B, G, D, S), `v` (B, G, S, D). The products with K and V come in blocks of positions.
-    The inner step of `decode`, which calls it once a token: it checks nothing.
+    `key_columns` is (B, G, D, S), `v` (B, G, S, D). The inner step of `decode`: it checks nothing.
     """
     group, D = q.shape[2:]
     S = key_columns.shape[3]
@@ -253,6 +215,29 @@ def _exponentials(scores: Array) -> Array:
     return np.add.reduce(scores, axis=-1, keepdims=True)
 
 
+Newest = Callable[[Array, Array, Array, Array], None]
+
+
+def decode(x: Array, weights: FusedWeights, cache: KVCache, attend: Newest = newest_blocks) -> Array:
+    """(B, T, C) -> (B, H, T, D): T steps, each of one token, behind those of the cache, which grows by them.
+
+    Equal to `prefill`. Raises InputError for sizes that do not fit; then the cache holds the tokens before
+    the step that was refused.
+    """
+    _check_fused(x, weights)
+    B, T, _ = x.shape
+    projected = np.empty((B, weights.qkv.shape[1]), x.dtype)
+    q, k, v = weights.split(projected[:, None])  # views: every product below fills them
+    H, G, D = q.shape[1], k.shape[1], q.shape[3]
+    grouped = q.reshape(B, G, H // G, D)
+    output = np.empty((T, *grouped.shape), x.dtype)
+    for t in range(T):
+        np.matmul(x[:, t], weights.qkv, out=projected)
+        cache.append(k, v)
+        attend(grouped, cache.key_columns, cache.values, output[t])
+    return output.reshape(T, B, H, D).transpose(1, 2, 0, 3)
+
+
 def multi_head_attention(
     x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int | None = None
 ) -> tuple[Array, Array]:
@@ -278,9 +263,8 @@ def cached_multi_head_attention(
 ) -> Array:
     """(B, T, C) and weights as `multi_head_attention` -> output (B, H, T, D), equal to its output.
 
-    The first `prompt_length` tokens go through in one step (prefill), the others one by one (decode),
-    behind whatever the cache holds already. Raises InputError before any arithmetic, as `check_inputs`
-    does or when the cache cannot take all T tokens.
+    The first `prompt_length` tokens go through in one step (prefill), the others one by one (decode), behind
+    whatever the cache holds. Raises InputError as `check_inputs` does or when the cache cannot take T tokens.
     """
     G = num_heads if num_kv_heads is None else num_kv_heads
     check_inputs(x, wq, wk, wv, num_heads, G)
@@ -291,18 +275,16 @@ def cached_multi_head_attention(
     if prompt_length > T:
         raise InputError(f"prompt_length is {prompt_length}, must be at most the {T} tokens of x")
     weights = fuse(wq, wk, wv, num_heads, G)
-    if prompt_length == 1:
-        return decode(x, weights, cache)
     prompt = prefill(x[:, :prompt_length], weights, cache)
-    rest = [decode(x[:, prompt_length:], weights, cache)] if prompt_length < T else []
-    return np.concatenate((prompt, *rest), axis=2)
+    if prompt_length == T:
+        return prompt
+    return np.concatenate((prompt, decode(x[:, prompt_length:], weights, cache)), axis=2)
 
 
 def check_inputs(x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> None:
     """Raise InputError unless x (B, T, C), wq (C, H·D), wk (C, G·D), wv (C, G·D) fit together.
 
-    As `arrays.check_arrays` for the arrays; H and G are positive integers, H a multiple of
-    G, and every width splits into heads of one width D.
+    H and G are positive integers, H a multiple of G, and every width splits into heads of one width D.
     """
     check_arrays(("x", x, "B T C"), ("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))
     _check_widths(wq, wk, wv, num_heads, num_kv_heads)
@@ -325,20 +307,15 @@ def _check_divides(num_heads: int, num_kv_heads: int) -> None:
     check_count("num_heads", num_heads)
     check_count("num_kv_heads", num_kv_heads)
     if num_heads % num_kv_heads:
-        raise InputError(
-            f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads};"
-            " every key/value head must serve the same number of query heads"
-        )
+        raise InputError(f"num_heads {num_heads} is not a multiple of num_kv_heads {num_kv_heads}")
 
 
 def _check_widths(wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> None:
     _check_divides(num_heads, num_kv_heads)
+    D = wq.shape[1] // num_heads
     for name, weights, heads in (("wq", wq, num_heads), ("wk", wk, num_kv_heads), ("wv", wv, num_kv_heads)):
         width = weights.shape[1]
         if width % heads:
             raise InputError(f"{name} is {width} wide, must be a multiple of its {heads} heads")
-        if width // heads != wq.shape[1] // num_heads:
-            raise InputError(
-                f"{name} has {heads} heads of width {width // heads}, must be of the width"
-                f" {wq.shape[1] // num_heads} of wq; is the number of heads right?"
-            )
+        if width // heads != D:
+            raise InputError(f"{name} has {heads} heads of width {width // heads}, must be {D} wide as in wq")

@@ -1,12 +1,8 @@
 """What a NumPy operation hands out: a view of its source or a copy, and whose writes are seen where.
 
-Answers, for each operation that attention code is made of: does the result share memory with its source,
-what are its shape, strides, contiguity and bytes, does it own its data, and does a write on one side
-show on the other. OPERATIONS lists them; `observation` runs one on a fresh source and `observe` writes to
-both sides and looks. Nothing here is looked up.
-
-Does not know attention. Axes as everywhere: B sequences, T tokens, C width, H heads, D head width;
-`_X` is (B=2, T=3, C=4), float64, in C order, so its strides are 96, 32, 8.
+OPERATIONS are those that attention code is made of; `observation` runs one on a fresh source and `observe`
+writes to both sides and looks. Nothing here is looked up. Axes: B sequences, T tokens, C width, H heads, D
+head width; `_X` is (B=2, T=3, C=4), float64, in C order, so its strides are 96, 32, 8.
 """
 
 from collections.abc import Callable
@@ -42,25 +38,15 @@ def observe(source: Any, result: Any, mixes_sequences: bool | None = None) -> Ob
 
     Of two lists, shared memory means one and the same list. Raises InputError for a read-only source.
     """
-    write_reaches_source = _write_shows(result, source)
-    sees_source_write = _write_shows(source, result)
-    if sees_source_write is None:
+    reaches, seen = _write_shows(result, source), _write_shows(source, result)
+    if seen is None:
         raise InputError("the source refuses a write, so nothing can be seen of it; give a writable one")
     if isinstance(result, list):
-        return Observation(
-            source is result, None, None, None, None, write_reaches_source, sees_source_write, None
-        )
-    return Observation(
-        np.shares_memory(source, result),
-        result.shape,
-        result.strides,
-        " ".join(order for order in "CF" if result.flags[f"{order}_CONTIGUOUS"]) or "neither",
-        result.flags.owndata,
-        write_reaches_source,
-        sees_source_write,
-        result.nbytes,
-        mixes_sequences,
-    )
+        return Observation(source is result, None, None, None, None, reaches, seen, None)
+    flags = result.flags
+    order = " ".join(order for order in "CF" if flags[f"{order}_CONTIGUOUS"]) or "neither"
+    shares, layout = np.shares_memory(source, result), (result.shape, result.strides, order, flags.owndata)
+    return Observation(shares, *layout, reaches, seen, result.nbytes, mixes_sequences)
 
 
 def _write_shows(written: Any, watched: Any) -> bool | None:
@@ -111,11 +97,8 @@ OPERATIONS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "swapaxes": (_X, lambda x: x.swapaxes(1, 2)),
     "concatenate": (_X, lambda x: np.concatenate([x, x], axis=1)),  # how a dynamic cache grows
     "reshape_contiguous": (_X, lambda x: x.reshape(2, 12)),  # T and C merged, in C order
-    "reshape_swapped": (
-        _X,
-        lambda x: x.swapaxes(1, 2).reshape(2, 12),
-    ),  # two swapped axes merged: merge_heads
-    "reshape_splits_swapped": (_X, lambda x: x.swapaxes(1, 2).reshape(2, 2, 2, 3)),  # one split: split_heads
+    "reshape_swapped": (_X, lambda x: x.swapaxes(1, 2).reshape(2, 12)),  # as merge_heads does
+    "reshape_splits_swapped": (_X, lambda x: x.swapaxes(1, 2).reshape(2, 2, 2, 3)),  # as split_heads does
     "reshape_swapped_one_token": (_ONE_TOKEN, lambda x: x.swapaxes(1, 2).reshape(2, 1, 15)),  # T = 1 hides it
     "ravel_contiguous": (_X, lambda x: x.ravel()),
     "ravel_swapped": (_X, lambda x: x.swapaxes(1, 2).ravel()),
@@ -127,8 +110,5 @@ OPERATIONS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "slice_keeps_axis": (_X, lambda x: x[:, 1:2, :]),  # one token, with its axis
     "softmax_axis_0": (_X, lambda x: _softmax(x, 0)),  # over the batch
     "softmax_last_axis": (_X, lambda x: _softmax(x, -1)),
-    "cache_view": (
-        _SLOTS,
-        lambda x: x[:, :, :4],
-    ),  # the first 4 of 8 slots, as a preallocated cache shows them
+    "cache_view": (_SLOTS, lambda x: x[:, :, :4]),  # the first 4 of 8 slots of a cache
 }
