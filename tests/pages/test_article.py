@@ -5,7 +5,7 @@ import unittest
 from pathlib import Path
 
 from inference_lab.errors import ConfigError
-from inference_lab.pages.article import article
+from inference_lab.pages.analysis import article
 from tests.analysis.views import view_of
 from tests.synthetic import timing_record
 
@@ -31,7 +31,7 @@ class Articles(unittest.TestCase):
             self.render(
                 '{{ cell(path="preallocated", batch_size=8).positions_per_s | short }} positions/s on'
                 ' {{ manifest.environment.cpu_model }}: {{ verdict("pays").verdict }},'
-                ' {{ verdict("pays").value | fixed(1) }} times\n'
+                ' {{ verdict("pays").value | float | round(1) }} times\n'
             ),
             f"{rate:,.0f} positions/s on Example CPU @ 2.00GHz: Supported, 3.1 times\n",
         )

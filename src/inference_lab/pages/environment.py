@@ -9,15 +9,8 @@ from inference_lab.records.record import varied
 Manifest = Mapping[str, Any]
 Fact = tuple[str, str, str]  # its name, its value, for what it holds
 _MACHINE = (
-    "cpu_model",
-    "cores",
-    "affinity",
-    "kernel",
-    "governor",
-    "python",
-    "blas",
-    "thread_variables",
-    "packages",
+    *("cpu_model", "cores", "affinity", "kernel", "governor", "python", "blas"),
+    *("thread_variables", "packages"),
 )
 _SESSION = (
     *("others_used_cores", "unknown_looks", "steal_cores", "pressure_percent", "mhz"),
@@ -26,14 +19,9 @@ _SESSION = (
 _SERVER = ("kind", "version", "kv_cache_tokens", "block_size", "clock")
 
 
-def conditions(manifest: Manifest) -> dict[str, str]:
-    """Return what was varied, fixed and asked of the protocol."""
-    return {name: words(value) for name, value in manifest["conditions"].items() if name != "by"}
-
-
 def machine(manifest: Manifest) -> dict[str, str]:
     """Return the facts of the machine and its software."""
-    return _told(manifest, _MACHINE)
+    return _known(manifest["environment"], _MACHINE)
 
 
 def session(manifest: Manifest) -> dict[str, str]:
@@ -42,14 +30,13 @@ def session(manifest: Manifest) -> dict[str, str]:
     changed = " with uncommitted changes" if git.get("dirty") else ""
     return {
         "measured": f"{manifest['started_at']} to {manifest['finished_at']}",
-        "source": f"{str(git.get('commit', 'not known'))[:12]}{changed}",
-        **_told(manifest, _SESSION),
+        "source": f"{git.get('commit', 'not known')[:12]}{changed}",
+        **_known(manifest["environment"], _SESSION),
     }
 
 
-def _told(manifest: Manifest, names: Sequence[str]) -> dict[str, str]:
-    environment: Mapping[str, Any] = manifest.get("environment", {})
-    return {name: words(environment[name]) for name in names if name in environment}
+def _known(facts: Manifest, names: Sequence[str]) -> dict[str, str]:
+    return {name: words(facts[name]) for name in names if name in facts}
 
 
 def servers(manifests: Mapping[str, Manifest]) -> list[Fact]:
@@ -61,9 +48,8 @@ def servers(manifests: Mapping[str, Manifest]) -> list[Fact]:
     for experiment, manifest in manifests.items():
         axis, _ = varied(manifest)
         for server in manifest.get("servers") or ():
-            value = server["settings"].get(axis)
-            place = f"server {server['server']}" if value is None else str(value)
-            for fact in _server(server["facts"]):
+            place = str(server["settings"].get(axis, f"server {server['server']}"))
+            for fact in _of_server(server["facts"]):
                 found.setdefault(fact, {}).setdefault(experiment, []).append(place)
     merged: dict[tuple[str, str], list[str]] = {}
     for (name, value), places in found.items():
@@ -75,17 +61,22 @@ def servers(manifests: Mapping[str, Manifest]) -> list[Fact]:
 
 def _place(places: Mapping[str, Sequence[str]], manifests: Mapping[str, Manifest]) -> str:
     """Return where a fact holds in words; of several experiments with their names."""
-    words: list[str] = []
+    some: dict[str, str] = {}  # at which values, nothing for all of them
     for experiment, at in places.items():
-        some = f"{varied(manifests[experiment])[0]} {', '.join(dict.fromkeys(at))}"
-        whole = len(at) == len(manifests[experiment]["servers"])
-        words.append(some if len(manifests) == 1 else experiment if whole else f"{experiment} ({some})")
-        words = words if not whole or len(manifests) > 1 else []
-    return "all" if not words or words == list(manifests) else ", ".join(words)
+        is_all = len(at) == len(manifests[experiment]["servers"])
+        values = f"{varied(manifests[experiment])[0]} {', '.join(dict.fromkeys(at))}"
+        some[experiment] = "" if is_all else values
+    if len(places) == len(manifests) and not any(some.values()):
+        return "all"
+    if len(manifests) == 1:
+        return "".join(some.values())
+    return ", ".join(
+        f"{experiment} ({values})" if values else experiment for experiment, values in some.items()
+    )
 
 
-def _server(facts: Manifest) -> Iterator[tuple[str, str]]:
-    yield from ((name, words(facts[name])) for name in _SERVER if name in facts)
+def _of_server(facts: Manifest) -> Iterator[tuple[str, str]]:
+    yield from _known(facts, _SERVER).items()
     option: list[str] = []
     for word in (*facts.get("arguments", ()), "--"):  # one fact per option, so that what differs is seen
         if word.startswith("--") and option:

@@ -1,10 +1,10 @@
 """Tables of numbers: what a reader needs of a summary, with units. summary.csv has the rest."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from inference_lab.analysis.statistics import short, with_interval
+from inference_lab.analysis.statistics import short
 from inference_lab.analysis.summary_table import SummaryRow, bound_names
+from inference_lab.config.prediction import Claim
 from inference_lab.pages.render import Markdown, interval, table
 from inference_lab.records.samples import CELL_COLUMNS
 
@@ -38,7 +38,7 @@ def kind(rows: Sequence[SummaryRow]) -> str:
     return "serving" if "metric" in rows[0] else "timing" if "ratio_claimed" in rows[0] else "exact"
 
 
-def numbers(rows: Sequence[SummaryRow], claims: Iterable[Mapping[str, Any]]) -> Markdown:
+def numbers(rows: Sequence[SummaryRow], claims: Iterable[Claim]) -> Markdown:
     """Return the numbers of a summary as tables."""
     if kind(rows) == "serving":
         return loads(rows, claims)
@@ -48,36 +48,31 @@ def numbers(rows: Sequence[SummaryRow], claims: Iterable[Mapping[str, Any]]) -> 
 def timings(rows: Sequence[SummaryRow]) -> Markdown:
     """Return one line per timed cell; ratios are to the baseline in the same round."""
     keys = [name for name in CELL_COLUMNS if len({row[name] for row in rows}) > 1 or name == "path"]
-    baseline, axis = rows[0]["baseline"], keys[-1]
-    head = [*keys, "n", "P50, ms", "P95, ms", "positions/s", f"time / {baseline}", "claimed", "flags"]
-    lines = [
-        [
-            *(row[name] for name in (*keys, "n")),
-            *(interval(row, name) for name in ("p50_ms", "p95_ms", "positions_per_s")),
-            *((interval(row, "ratio"), row["ratio_claimed"]) if row["ratio"] else ("1 (baseline)", "-")),
-            row["flags"],
-        ]
-        for row in rows
-    ]
+    axis = keys[-1]
+    columns = {name: [row[name] for row in rows] for name in (*keys, "n")}
+    for name, column in {"P50, ms": "p50_ms", "P95, ms": "p95_ms", "positions/s": "positions_per_s"}.items():
+        columns[name] = [interval(row, column) for row in rows]
+    columns[f"time / {rows[0]['baseline']}"] = [interval(row, "ratio") or "1 (baseline)" for row in rows]
+    columns["claimed"] = [row["ratio_claimed"] if row["ratio"] else "-" for row in rows]
+    columns["flags"] = [row["flags"] for row in rows]
     same = {f"{axis} {row[axis]}": interval(row, "aa_ratio") for row in rows if row["aa_ratio"]}
     words = "; ".join(f"{value} at {name}" for name, value in same.items())
     again = f"\n\nThe baseline over itself in the same round (A/A): {words}." if words else ""
-    return Markdown(f"{compact(head, lines, kept=len(keys))}{again}")
+    return Markdown(f"{compact(columns, kept=len(keys))}{again}")
 
 
-def loads(rows: Sequence[SummaryRow], claims: Iterable[Mapping[str, Any]]) -> Markdown:
+def loads(rows: Sequence[SummaryRow], claims: Iterable[Claim]) -> Markdown:
     """Return one table per value of the leading keys: a line per metric, a column per value of the last key.
 
     Shown are the metrics of every load, and those that the claims are about.
     """
     *groups, axis = list(rows[0])[: list(rows[0]).index("metric")]
-    claimed = {
-        (cell["metric"], str(claim["of"])): ""
-        for claim in claims
-        for cell in (claim.get("at", {}), claim.get("over", {}), *claim.get("cells", ()))
-        if "metric" in cell and "of" in claim
-    }
-    wanted = {**_OF_LOADS, **{metric: "" for metric in claimed if metric not in _OF_LOADS}}
+    wanted = dict(_OF_LOADS)
+    for claim in claims:
+        given = claim.given()
+        for cell in (given.get("at", {}), given.get("over", {}), *given.get("cells", ())):
+            if "metric" in cell and claim.of:
+                wanted.setdefault((cell["metric"], claim.of), "")
     tables: dict[str, list[SummaryRow]] = {}
     for row in rows:
         place = ", ".join(f"{name} {row[name]}" for name in groups)
@@ -92,11 +87,12 @@ def _load_table(rows: Sequence[SummaryRow], axis: str, wanted: Mapping[tuple[str
     lines: list[list[str]] = []
     same: list[str] = []
     for (metric, column), name in wanted.items():
-        of_metric = [row for value in values if (row := found.get((metric, value)))]
-        cells = [_shown(found[metric, value], column) if (metric, value) in found else "" for value in values]
+        there = {value: row for value in values if (row := found.get((metric, value)))}
+        cells = [_shown(there[value], column) if value in there else "" for value in values]
         if not any(cells):
             continue
-        unit = of_metric[0]["unit"] if column in ("value", "median") else "ms"
+        of_metric = list(there.values())
+        unit = of_metric[0]["unit"] if column in _OVER else "ms"
         name = name or f"{metric.replace('_', ' ')}, {_OVER.get(column, column.removesuffix('_ms').upper())}"
         if len(values) > 1 and len(set(cells)) == 1 and "[" not in cells[0]:
             same.append(f"{name} {cells[0]} {unit}")
@@ -104,12 +100,9 @@ def _load_table(rows: Sequence[SummaryRow], axis: str, wanted: Mapping[tuple[str
             counts = sorted({int(row["n"]) for row in of_metric})
             n = " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
             lines.append([name, unit, n, *cells])
-    flags = [
-        " ".join(dict.fromkeys(r["flags"] for r in rows if r[axis] == value and r["flags"]))
-        for value in values
-    ]
+    flags = [{row["flags"]: None for row in rows if row[axis] == value and row["flags"]} for value in values]
     if any(flags):
-        lines.append(["flags", "", "", *flags])
+        lines.append(["flags", "", "", *map(" ".join, flags)])
     head = ["", "unit", "n", *(f"{axis} {value}" for value in values)]
     words = f"\n\nThe same in every column: {'; '.join(same)}." if same else ""
     return Markdown(f"{table(lines, head)}{words}")
@@ -117,48 +110,37 @@ def _load_table(rows: Sequence[SummaryRow], axis: str, wanted: Mapping[tuple[str
 
 def _shown(row: SummaryRow, column: str) -> str:
     """Return a number with its interval where it has one that says more than the number."""
-    value, (lo, hi) = row.number(column), row.interval(column)
-    if value is None or (lo, hi) not in ((None, None), (value, value)):
-        return with_interval(value, (lo, hi))
-    return short(value)
+    value, bounds = row.number(column), row.interval(column)
+    return (
+        short(value)
+        if value is not None and bounds in ((None, None), (value, value))
+        else interval(row, column)
+    )
 
 
 def exact(rows: Sequence[SummaryRow]) -> Markdown:
     """Return counted or observed values; where the summary gives bounds, with these."""
     bounds = {bound for name in rows[0] for bound in bound_names(name)}
-    hidden = ("flags", "advice", "config_repository", "config_path", "config_commit")
-    columns = [name for name in rows[0] if name not in bounds and name not in hidden]
-    lines = [[_exact(row, name) for name in columns] for row in rows]
-    return compact(columns, lines, kept=1)
+    hidden = {"flags", "advice", "config_repository", "config_path", "config_commit"} | bounds
+    columns = {
+        name: [interval(row, name) if bound_names(name)[0] in row else row[name] for row in rows]
+        for name in rows[0]
+        if name not in hidden
+    }
+    return compact(columns, kept=1)
 
 
-def _exact(row: SummaryRow, column: str) -> str:
-    return interval(row, column) if bound_names(column)[0] in row else row[column]
-
-
-def compact(head: Sequence[str], rows: Sequence[Sequence[str]], *, kept: int) -> Markdown:
+def compact(columns: Mapping[str, Sequence[str]], *, kept: int) -> Markdown:
     """Return a table without its constant columns, and a sentence that says what these hold.
 
     The first `kept` columns stay.
     """
-    columns = list(zip(*rows, strict=True))
-    constant = [
-        at for at, column in enumerate(columns) if at >= kept and len(rows) > 1 and len(set(column)) == 1
-    ]
-    varied = [at for at in range(len(head)) if at not in constant]
-    same = "; ".join(f"{head[at]} {columns[at][0] or 'none'}" for at in constant)
-    text = table([[row[at] for at in varied] for row in rows], [head[at] for at in varied])
-    return Markdown(f"{text}\n\nThe same in every row: {same}." if same else text)
-
-
-def outliers(rows: Iterable[SummaryRow], about: Sequence[str], factor: float) -> list[str]:
-    """Return, for each timed cell with a sample `factor` times its P50, which cell and how much."""
-    found: list[str] = []
-    for row in rows:
-        most, p50 = (float(row[name] or 0) if name in row else 0.0 for name in ("max_ms", "p50_ms"))
-        if "metric" not in row and p50 and most > factor * p50:
-            cell = " ".join(f"{name}={row[name]}" for name in about if name in row)
-            found.append(
-                f"{cell}: the slowest sample took {short(most)} ms, {short(most / p50)} times the P50"
-            )
-    return found
+    same = {
+        name: column[0] or "none"
+        for name, column in list(columns.items())[kept:]
+        if len(column) > 1 and len(set(column)) == 1
+    }
+    varied = {name: column for name, column in columns.items() if name not in same}
+    text = table(zip(*varied.values(), strict=True), list(varied))
+    words = "; ".join(f"{name} {value}" for name, value in same.items())
+    return Markdown(f"{text}\n\nThe same in every row: {words}." if same else text)

@@ -4,20 +4,20 @@ Whatever a template inserts is escaped: text of a server or a record begins no H
 no cursor. `Markdown` marks text that is Markdown already.
 """
 
-import json
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from inference_lab.analysis.statistics import short, with_interval
+from inference_lab.analysis.statistics import Estimate, short, with_interval
 from inference_lab.analysis.summary_table import SummaryRow, View
 from inference_lab.errors import ConfigError, printable
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Markdown(str):
@@ -27,9 +27,10 @@ class Markdown(str):
 
 
 def page(name: str, view: View, **facts: object) -> str:
-    """Return the page that templates/<name>.md.j2 makes of these facts."""
-    template = Path(__file__).parent / "templates" / f"{name}.md.j2"
-    return render(template, view=view, record=view.record, origin=origin(view.source), **facts)
+    """Return the page that templates/<name>.md.j2 makes of these facts and of the view with its origin."""
+    files = ", ".join(f"{file} `{digest[:12]}`" for file, digest in view.source["files"].items())
+    origin = f"Made from {files} by `{view.source['command']}`."
+    return render(TEMPLATES / f"{name}.md.j2", view=view, record=view.record, origin=origin, **facts)
 
 
 def render(template: Path, **facts: object) -> str:
@@ -80,43 +81,34 @@ def where(rows: Iterable[SummaryRow], **patterns: str) -> list[SummaryRow]:
     return [row for row in rows if all(fnmatchcase(row[name], like) for name, like in patterns.items())]
 
 
-def origin(source: Mapping[str, Any]) -> str:
-    """Return what a page was made from, with the first digits of each file's sha256, and how."""
-    files = ", ".join(f"{name} `{digest[:12]}`" for name, digest in source["files"].items())
-    return f"Made from {files} by `{source['command']}`."
+def words(value: object) -> str:
+    """Return a fact of a manifest in words."""
+    match value:
+        case None:
+            return "not known"
+        case Mapping():
+            return ", ".join(f"{key} {words(each)}" for key, each in value.items())
+        case list():
+            return ", ".join(map(words, value))
+        case bool():
+            return str(value).lower()
+        case _:
+            return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _short(value: str | float) -> str:
     return short(float(value))
 
 
-def _fixed(text: str, digits: int = 2) -> str:
-    return f"{float(text):.{digits}f}"
-
-
-def words(value: Any) -> str:
-    """Return a fact of a manifest in words."""
-    if value is None:
-        return "not known"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key} {words(each)}" for key, each in value.items())  # pyright: ignore
-    if isinstance(value, list):
-        return ", ".join(map(words, value))  # pyright: ignore
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return json.dumps(value) if isinstance(value, bool) else str(value)
-
-
-def _markdown(text: str) -> Markdown:
-    return Markdown(text.strip())
+def _estimate(found: Estimate) -> str:
+    return with_interval(found.value, found.bounds[1:])
 
 
 _FILTERS: dict[str, Callable[..., object]] = {
     "short": _short,
-    "fixed": _fixed,
+    "estimate": _estimate,
     "interval": interval,
-    "table": table,
     "where": where,
     "words": words,
-    "markdown": _markdown,
+    "markdown": Markdown,
 }

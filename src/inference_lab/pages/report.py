@@ -4,57 +4,39 @@ Made from summaries, verdicts, predictions and manifests alone: a fresh clone wr
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from inference_lab.analysis.summary_table import SEPARATOR, SummaryRow, pick, read_summary
 from inference_lab.config.prediction import load_prediction
 from inference_lab.pages import environment
-from inference_lab.pages.answers import Answer, answers
+from inference_lab.pages.answers import answers
+from inference_lab.pages.environment import Fact, Manifest
 from inference_lab.pages.numbers import compact, loads
-from inference_lab.pages.render import Markdown, render
+from inference_lab.pages.render import TEMPLATES, Markdown, render
 from inference_lab.records.receipts import read_receipt
 from inference_lab.records.record import varied
-from inference_lab.records.stages import folder, prediction_file
+from inference_lab.records.stages import Section, folder, prediction_file
+
+_LIMITS = {  # metric: its column
+    **dict.fromkeys(("peak_step_batch", "peak_in_flight"), "value"),
+    **dict.fromkeys(("step_prefill_tokens_peak", "peak_waiting", "preemptions"), "median"),
+    **dict.fromkeys(("server_queue_mean", "server_ttft_mean"), "median"),
+}
 
 
-@dataclass(frozen=True)
-class About:
-    """One experiment: its question, the answers, its numbers and its manifest."""
-
-    name: str
-    manifest: Mapping[str, Any]
-    question: str
-    answers: Sequence[Answer]
-    numbers: Markdown
-    limits: Mapping[str, Sequence[str]]  # what limited the load: at which values
-    flags: Sequence[str]
-    figures: Sequence[str]
-
-    @property
-    def axis(self) -> str:
-        """The varied condition."""
-        return varied(self.manifest)[0]
-
-    @property
-    def pins(self) -> str:
-        """The file that pins the server, with the first digits of its digest."""
-        file = self.manifest["conditions"].get("environment")
-        return f"{file} {self.manifest['inputs'][file][:12]}" if file else "none"
-
-
-def report(name: str, section: Mapping[str, Any]) -> str:
+def report(name: str, section: Section) -> str:
     """Return the text of results/<name>/report.md; `section` names its experiments and those unmeasured.
 
     Raises RecordError when a summary or manifest is missing or torn.
     """
-    experiments = [_read(**each) for each in section["experiments"]]
-    manifests = {each.name: each.manifest for each in experiments}
+    figures = {each["experiment"]: each["figures"] for each in section["experiments"]}
+    manifests = {each: read_receipt(Path(folder(each), "manifest.json")) for each in figures}
     return render(
-        Path(__file__).parent / "templates/report.md.j2",
+        TEMPLATES / "report.md.j2",
         name=name,
-        experiments=experiments,
+        experiments=[
+            _facts(each, manifest) | {"figures": figures[each]} for each, manifest in manifests.items()
+        ],
         kinds=sorted({server["facts"]["kind"] for of in manifests.values() for server in of["servers"]}),
         unmeasured=section["unmeasured"],
         sessions=_sessions(manifests),
@@ -63,37 +45,34 @@ def report(name: str, section: Mapping[str, Any]) -> str:
     )
 
 
-def _read(experiment: str, figures: Sequence[str]) -> About:
-    at = Path(folder(experiment))
-    prediction = load_prediction(Path(prediction_file(experiment)))
-    claims = [claim.given() for claim in prediction.claims]
-    manifest, rows = read_receipt(at / "manifest.json"), read_summary(at / "summary.csv")
-    advice = {part for row in rows for part in row["advice"].split(SEPARATOR) if row["flags"]}
-    return About(
-        experiment,
-        manifest,
-        prediction.question.strip(),
-        answers(claims, read_summary(at / "verdicts.csv"), rows),
-        loads(rows, claims),
-        limits(manifest, rows),
-        sorted(advice),
-        figures,
-    )
+def _facts(experiment: str, manifest: Manifest) -> dict[str, object]:
+    """Return what the report says of one experiment."""
+    at, prediction = Path(folder(experiment)), load_prediction(Path(prediction_file(experiment)))
+    rows = read_summary(at / "summary.csv")
+    return {
+        "name": experiment,
+        "manifest": manifest,
+        "axis": varied(manifest)[0],
+        "question": prediction.question.strip(),
+        "answers": answers(prediction.claims, read_summary(at / "verdicts.csv"), rows),
+        "numbers": loads(rows, prediction.claims),
+        "limits": limits(manifest, rows),
+        "flags": sorted({part for row in rows for part in row["advice"].split(SEPARATOR) if row["flags"]}),
+    }
 
 
-def _sessions(manifests: Mapping[str, Mapping[str, Any]]) -> Markdown:
+def _sessions(manifests: Mapping[str, Manifest]) -> Markdown:
     """Return when each experiment was measured and what else the machine did then."""
     lines: list[dict[str, str]] = []
     for name, manifest in manifests.items():
         starts = sorted(s["facts"]["started_s"] for s in manifest["servers"] if "started_s" in s["facts"])
         started = " to ".join(dict.fromkeys(f"{seconds:.3g}" for seconds in (*starts[:1], *starts[-1:])))
         lines.append({"experiment": name, **environment.session(manifest), "server started in, s": started})
-    head = list(dict.fromkeys(column for line in lines for column in line))
-    rows = [[line.get(column, "") for column in head] for line in lines]
-    return compact([column.replace("_", " ") for column in head], rows, kept=1)
+    head = dict.fromkeys(column for line in lines for column in line)
+    return compact({c.replace("_", " "): [line.get(c, "") for line in lines] for c in head}, kept=1)
 
 
-def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> list[environment.Fact]:
+def _machine(manifests: Mapping[str, Manifest]) -> list[Fact]:
     """Return the facts of the machine and the experiments they hold for."""
     found: dict[tuple[str, str], list[str]] = {}
     for name, manifest in manifests.items():
@@ -102,32 +81,18 @@ def _machine(manifests: Mapping[str, Mapping[str, Any]]) -> list[environment.Fac
     return [(*fact, "all" if len(of) == len(manifests) else ", ".join(of)) for fact, of in found.items()]
 
 
-def limits(manifest: Mapping[str, Any], rows: Sequence[SummaryRow]) -> dict[str, list[str]]:
+def limits(manifest: Manifest, rows: Sequence[SummaryRow]) -> dict[str, list[str]]:
     """Return what was at its bound, by the steps and the queue of the server, and at which values."""
-    conditions = manifest["conditions"]
     axis, values = varied(manifest)
     found: dict[str, list[str]] = {}
     for value in map(str, values):
-        number = {metric: _number(rows, metric, {axis: value}) for metric in _LIMITS}
-        reached = _limit(number, {**conditions["fixed"], axis: float(value)})
+        number: dict[str, float | None] = {}
+        for metric, column in _LIMITS.items():
+            row = pick(rows, {"metric": metric, axis: value}, "summary.csv")
+            number[metric] = row.number(column) if row else None
+        reached = _limit(number, {**manifest["conditions"]["fixed"], axis: float(value)})
         found.setdefault(reached, []).append(value)
     return found
-
-
-_LIMITS = {
-    "peak_step_batch": "value",
-    "peak_in_flight": "value",
-    "step_prefill_tokens_peak": "median",
-    "peak_waiting": "median",
-    "preemptions": "median",
-    "server_queue_mean": "median",
-    "server_ttft_mean": "median",
-}
-
-
-def _number(rows: Sequence[SummaryRow], metric: str, cell: Mapping[str, str]) -> float | None:
-    row = pick(rows, {"metric": metric, **cell}, "summary.csv")
-    return None if row is None else row.number(_LIMITS[metric])
 
 
 def _limit(number: Mapping[str, float | None], settings: Mapping[str, float]) -> str:
