@@ -229,7 +229,7 @@ class ClosureTest(unittest.TestCase):
     def test_what_cannot_be_followed_is_refused(self) -> None:
         """A missing module, broken Python and a relative import are errors, never a smaller closure."""
         broken = {
-            "def f(:": "line 1: not Python",
+            "def f(:": r"not Python \(invalid syntax \(protocol.py, line 1\)\)",
             "x = 1\0": "not Python",
             "x = '\udc80'": "not Python",
             "def f():\n    from . import attention": "line 2: a relative import",
@@ -251,7 +251,7 @@ class ClosureTest(unittest.TestCase):
         with contextlib.chdir("elsewhere"):
             for reads in (lambda: Sources().closure("mechanisms.attention"), lambda: Sources().pinned):
                 with self.assertRaisesRegex(
-                    ConfigError, "no such f.*; run this in a checkout of the project"
+                    ConfigError, "no (such file|module).* run this in a checkout of the project"
                 ):
                     reads()
 
@@ -273,8 +273,8 @@ class ClosureTest(unittest.TestCase):
         """A version range, a missing list and broken TOML are errors that name pyproject.toml."""
         for text, words in {
             '[tool.uv]\nconstraint-dependencies = ["numpy>=2"]': "'numpy>=2' pins no exact version",
-            "[tool.uv]": "constraint-dependencies is missing",
-            "[tool.uv": "not TOML",
+            "[tool.uv]": "no TOML with tool.uv.constraint-dependencies",
+            "[tool.uv": r"no TOML with .* \(Expected ']'",
         }.items():
             with self.subTest(text):
                 Path("pyproject.toml").write_text(text)

@@ -1,7 +1,6 @@
-"""Which source files and pinned packages stand behind a stage, and digests that only meaning changes.
+"""Which source files and pinned packages are behind a stage, and digests that only meaning changes.
 
-Answers: what must change before a recorded result is out of date? Reads source text and pyproject.toml;
-imports nothing of what it reads. Comments, docstrings, formatting and annotations never count. Behind a
+Imports nothing of what it reads. Comments, docstrings, formatting and annotations never count; behind a
 measurement nor do words: what an error or a help text says decides no number.
 """
 
@@ -31,7 +30,7 @@ PINS_FILE = "pyproject.toml"
 
 # Left out of every closure: `errors`; `records`, for which the record's schema number stands; and `config`,
 # which admits sections whose values are in the receipt.
-_LEFT_OUT = (f"{PACKAGE}.errors", f"{PACKAGE}.records", f"{PACKAGE}.config")
+_LEFT_OUT = (f"{PACKAGE}.errors.", f"{PACKAGE}.records.", f"{PACKAGE}.config.")
 _DISTRIBUTION_OF = {"yaml": "pyyaml"}
 _IGNORED_FIELDS = frozenset({"kind", "type_comment", "returns", "annotation"})
 # In a class body an annotation makes a field; of what it says, these alone decide anything.
@@ -42,9 +41,14 @@ _SPEAKS = frozenset({"ArgumentTypeError", *_OURS})
 _STATEMENTS = frozenset({"body", "orelse", "finalbody"})
 _OF_ANNOTATIONS = frozenset({"typing", "collections.abc"})
 _WORDS = frozenset({"help", "description"})  # arguments of argparse
-_PIN = re.compile(r"([\w.-]+)==([^\s;]+)((?: --hash=sha256:[0-9a-f]{64})*)")
+_PIN = re.compile(r"([\w.-]+) *== *([^\s;]+)((?: --hash=sha256:[0-9a-f]{64})*)")
 _HOLDS_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 _HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class _Source(NamedTuple):
+    digest: str
+    imports: tuple[str, ...]
 
 
 class Sources:
@@ -52,7 +56,7 @@ class Sources:
 
     def __init__(self, root: Path = Path()) -> None:
         self.root = root
-        self._read: dict[str, _Source] = {}
+        self._texts: dict[str, bytes] = {}
         self._files: dict[str, str] = {}
         self._closures: dict[tuple[tuple[str, ...], bool], dict[str, str]] = {}
         self._pins: dict[tuple[str, ...], dict[str, str]] = {}
@@ -70,63 +74,51 @@ class Sources:
     def closure(self, *modules: str, wordless: bool = False) -> dict[str, str]:
         """`{path: digest}` of the given modules and all of the package they import, sorted by path.
 
-        Modules are named inside the package ("experiments.decode_paths"). Imports inside functions
-        count; `errors` and `records` do not. A page has its template in it. Raises ConfigError when a module
-        has no file.
+        Modules are named inside the package ("experiments.decode_paths"). Imports inside functions count,
+        and a page's template. Raises ConfigError when a module has no file.
         """
-        if (modules, wordless) in self._closures:
-            return dict(self._closures[modules, wordless])
-        found: dict[str, str] = {}
-        waiting = [f"{PACKAGE}.{module}" for module in modules]
-        while waiting:
-            module = waiting.pop()
-            path = module_path(module, self.root)
-            if path is None and not (self.root / SOURCE_ROOT).is_dir():
-                raise ConfigError(f"{SOURCE_ROOT}/: no such folder; run this in a checkout of the project")
-            if path is None:
-                raise ConfigError(
-                    f"no module {module} under {SOURCE_ROOT}/: name an existing one in `by:` or `figures:`"
-                )
-            if path in found:
-                continue
-            found[path] = self.digest(path, wordless=wordless)
-            waiting += self._source(path).ours
-            if path.startswith(PAGES) and (self.root / (template := template_of(path))).is_file():
-                found[template] = self.file(template)
-        self._closures[modules, wordless] = dict(sorted(found.items()))
+        if (modules, wordless) not in self._closures:
+            found: dict[str, str] = {}
+            waiting = [f"{PACKAGE}.{module}" for module in modules]
+            while waiting:
+                path = module_path(module := waiting.pop(), self.root)
+                if path is None:
+                    words = "run this in a checkout of the project; `by:` and `figures:` name its modules"
+                    raise ConfigError(f"no module {module} under {SOURCE_ROOT}/: {words}")
+                if path in found:
+                    continue
+                found[path], imports = self._source(path, wordless)
+                waiting += [name for name in imports if _counts(name) and module_path(name, self.root)]
+                template = f"{PAGES}templates/{Path(path).stem}{TEMPLATE}"
+                if path.startswith(PAGES) and (self.root / template).is_file():
+                    found[template] = self.file(template)
+            self._closures[modules, wordless] = dict(sorted(found.items()))
         return dict(self._closures[modules, wordless])
 
-    def digest(self, path: str, *, wordless: bool = False) -> str:
-        """sha256 of what a source says; `wordless` without what its errors and help texts say."""
-        if path.endswith(TEMPLATE):
-            return self.file(path)
-        source = self._source(path)
-        return source.wordless if wordless else source.digest
+    def digest(self, path: str) -> str:
+        """sha256 of what a source says, of a template's bytes."""
+        return self.file(path) if path.endswith(TEMPLATE) else self._source(path).digest
 
     def drop_bytecode(self, paths: Iterable[str]) -> None:
         """Remove the bytecode of these files: Python trusts it by time and size, and times decide nothing."""
-        for path in map(Path, paths):
-            here = self.root / path.parent / "__pycache__"
-            elsewhere = Path(importlib.util.cache_from_source(str((self.root / path).resolve()))).parent
-            for folder in {here, elsewhere}:  # PYTHONPYCACHEPREFIX names another
+        for path in ((self.root / path).resolve() for path in paths):
+            elsewhere = Path(importlib.util.cache_from_source(str(path))).parent  # PYTHONPYCACHEPREFIX says
+            for folder in {path.parent / "__pycache__", elsewhere}:
                 for cached in folder.glob(f"{path.stem}.*.pyc"):
                     cached.unlink(missing_ok=True)  # another process may be as fast
 
     def pins(self, paths: Iterable[str]) -> dict[str, str]:
         """`{package: version}` pinned for the third-party imports of these files and what they require."""
         of = tuple(path for path in paths if path.endswith(".py"))
-        if of in self._pins:
-            return self._pins[of]
-        known = self.pinned
-        wanted: set[str] = set()
-        waiting = [name for path in of for name in self._source(path).others]
-        while waiting:
-            name = waiting.pop()
-            if name in wanted or name not in known:
-                continue
-            wanted.add(name)
-            waiting += _requires(name)
-        self._pins[of] = {name: known[name] for name in sorted(wanted)}
+        if of not in self._pins:
+            wanted: set[str] = set()
+            waiting = [name for path in of for name in _distributions(self._source(path).imports)]
+            while waiting:
+                name = waiting.pop()
+                if name in self.pinned and name not in wanted:
+                    wanted.add(name)
+                    waiting += _requires(name)
+            self._pins[of] = {name: self.pinned[name] for name in sorted(wanted)}
         return self._pins[of]
 
     @functools.cached_property
@@ -134,44 +126,30 @@ class Sources:
         """`{package: version}` of every line of `constraint-dependencies` in pyproject.toml."""
         path = self.root / PINS_FILE
         try:
-            project = tomllib.loads(path.read_text(encoding="utf-8"))
-            lines: list[str] = project["tool"]["uv"]["constraint-dependencies"]
-        except FileNotFoundError:
-            raise ConfigError(f"{path}: no such file; run this in a checkout of the project") from None
+            lines = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["uv"]["constraint-dependencies"]
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: {unread(error)}; restore it from git") from None
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path}: not TOML ({error}); mend it or restore it from git") from None
-        except KeyError:
-            raise ConfigError(
-                f"{path}: tool.uv.constraint-dependencies is missing; run workflow/pin"
-            ) from None
-        found: dict[str, str] = {}
-        for line in lines:
-            name, equals, version = line.partition("==")
-            if not equals:
-                raise ConfigError(f"{path}: {line!r} pins no exact version; write name==version")
-            found[normal(name)] = version.strip()
-        return found
+            raise ConfigError(f"{path}: {unread(error)}; run this in a checkout of the project") from None
+        except (tomllib.TOMLDecodeError, KeyError) as error:
+            words = f"no TOML with tool.uv.constraint-dependencies ({error})"
+            raise ConfigError(f"{path}: {words}; restore it from git or run workflow/pin") from None
+        return {name: version for name, (version, _) in _exact(lines, path).items()}
 
-    def _source(self, path: str) -> "_Source":
-        if path not in self._read:
-            tree = _parse(self.root / path)
-            names = dict.fromkeys(_imports(tree, path))
-            self._read[path] = _Source(
-                digest_of_tree(tree),
-                digest_of_tree(tree, wordless=True) if path.startswith(SOURCE_ROOT) else "",
-                tuple(name for name in names if _counts(name) and module_path(name, self.root)),
-                tuple(filter(None, map(_distribution, names))),
-            )
-        return self._read[path]
+    def _source(self, path: str, wordless: bool = False) -> _Source:
+        if path not in self._texts:
+            try:
+                self._texts[path] = (self.root / path).read_bytes()
+            except OSError as error:
+                raise ConfigError(f"{path}: {unread(error)}; restore it from git") from None
+        return _source(path, self._texts[path], wordless)
 
 
-class _Source(NamedTuple):
-    digest: str
-    wordless: str  # of the package's own sources: nothing else is behind a measurement
-    ours: tuple[str, ...]  # modules of the package it imports
-    others: tuple[str, ...]  # third-party distributions it imports
+@functools.cache  # equal bytes are worked out once per process: a load looks at its sources four times
+def _source(path: str, text: bytes, wordless: bool) -> _Source:
+    try:
+        tree = ast.parse(text, filename=path)
+    except (SyntaxError, ValueError) as error:  # a null byte is a ValueError before Python 3.12
+        raise ConfigError(f"{path}: not Python ({error}); correct it or restore it from git") from None
+    return _Source(digest_of_tree(tree, wordless=wordless), tuple(dict.fromkeys(_imports(tree, path))))
 
 
 def module_path(module: str, root: Path = Path()) -> str | None:
@@ -181,11 +159,6 @@ def module_path(module: str, root: Path = Path()) -> str | None:
         if (root / candidate).is_file():
             return candidate.as_posix()
     return None
-
-
-def template_of(path: str) -> str:
-    """Return where the template of a page's module is: pages/knee.py has pages/templates/knee.md.j2."""
-    return f"{PAGES}templates/{Path(path).stem}{TEMPLATE}"
 
 
 def digest_of_tree(tree: ast.AST, *, wordless: bool = False) -> str:
@@ -204,7 +177,8 @@ def _spell(node: object, say: Callable[[str], None], wordless: bool) -> None:
             if field in _STATEMENTS and isinstance(value, list):
                 value = _meant(node, value)
             elif field == "values" and isinstance(node, ast.JoinedStr):
-                value = [part for part in value if not _is_empty(part)]
+                # Python 3.12 alone puts an empty text into a format spec
+                value = [part for part in value if getattr(part, "value", None) != ""]
             elif wordless and _is_words(node, field):
                 continue
             if value is None or value == []:
@@ -222,14 +196,13 @@ def _spell(node: object, say: Callable[[str], None], wordless: bool) -> None:
 
 @functools.cache
 def _fields(kind: type[ast.AST]) -> list[tuple[str, str]]:
-    """The fields of a kind of node that count, sorted, each with how it is spelt."""
     return [(field, f".{field}") for field in sorted(kind._fields) if field not in _IGNORED_FIELDS]
 
 
 def _meant(node: ast.AST, body: list[ast.stmt]) -> list[ast.stmt]:
     """Statements without docstring, annotations and what is imported for these; fields of a class stay."""
-    if isinstance(node, _HAS_DOCSTRING):
-        body = _without_docstring(body)
+    if isinstance(node, _HAS_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+        body = body[1:]
     spelt: list[ast.stmt] = []
     for statement in body:
         match statement:
@@ -258,30 +231,6 @@ def _is_words(node: ast.AST, field: str) -> bool:
             return False
 
 
-def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    match body:
-        case [ast.Expr(value=ast.Constant(value=str())), *rest]:
-            return rest
-        case _:
-            return body
-
-
-def _is_empty(part: object) -> bool:
-    """Whether a piece of an f-string is the empty text that Python 3.12 alone puts into a format spec."""
-    return isinstance(part, ast.Constant) and part.value == ""
-
-
-def _parse(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_bytes(), filename=str(path))
-    except SyntaxError as error:
-        raise ConfigError(f"{path} line {error.lineno}: not Python ({error.msg}); mend it") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {unread(error)}; restore it from git") from None
-    except ValueError as error:  # a null byte, before Python 3.12
-        raise ConfigError(f"{path}: not Python ({error}); mend it or restore it from git") from None
-
-
 def _imports(tree: ast.Module, path: str) -> Iterator[str]:
     """Every module a file may import, with `from a import b` counted as both a and a.b."""
     waiting: list[ast.AST] = [tree]
@@ -291,9 +240,8 @@ def _imports(tree: ast.Module, path: str) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             if node.level or node.module is None:
-                raise ConfigError(
-                    f"{path} line {node.lineno}: a relative import; write inference_lab. in full"
-                )
+                words = "a relative import; write inference_lab. in full"
+                raise ConfigError(f"{path} line {node.lineno}: {words}")
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         else:  # no expression holds an import
@@ -301,9 +249,7 @@ def _imports(tree: ast.Module, path: str) -> Iterator[str]:
 
 
 def _counts(module: str) -> bool:
-    return module.startswith(f"{PACKAGE}.") and not any(
-        module == left or module.startswith(f"{left}.") for left in _LEFT_OUT
-    )
+    return module.startswith(f"{PACKAGE}.") and not f"{module}.".startswith(_LEFT_OUT)
 
 
 def normal(name: str) -> str:
@@ -311,31 +257,28 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).strip().lower()
 
 
-def _distribution(module: str) -> str | None:
-    top = module.partition(".")[0]
-    if top == PACKAGE or top in sys.stdlib_module_names:
-        return None
-    name = normal(top)
-    return _DISTRIBUTION_OF.get(name, name)
+def _distributions(modules: Iterable[str]) -> Iterator[str]:
+    for top in {module.partition(".")[0] for module in modules}:
+        if top != PACKAGE and top not in sys.stdlib_module_names:
+            yield _DISTRIBUTION_OF.get(top, normal(top))
 
 
 def requirements(path: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """`{distribution: (version, hashes)}` of a file of pins; a line is name==version and its hashes.
-
-    Raises ConfigError for a line that pins no version.
-    """
+    """`{distribution: (version, hashes)}` of a file of pins. Raises ConfigError for an open version."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {unread(error)}; restore it from git") from None
+    return _exact(filter(None, (line.partition("#")[0].strip() for line in lines)), path)
+
+
+def _exact(lines: Iterable[str], file: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
     found: dict[str, tuple[str, tuple[str, ...]]] = {}
     for line in lines:
-        if line := line.partition("#")[0].strip():
-            match = _PIN.fullmatch(line)
-            if match is None:
-                raise ConfigError(f"{path.name}: {line!r} pins no exact version; write name==version")
-            hashes = tuple(word.partition(":")[2] for word in match[3].split())
-            found[normal(match[1])] = (match[2], hashes)
+        match = _PIN.fullmatch(line)
+        if match is None:
+            raise ConfigError(f"{file}: {line!r} pins no exact version; write name==version")
+        found[normal(match[1])] = (match[2], tuple(word.partition(":")[2] for word in match[3].split()))
     return found
 
 
