@@ -3,11 +3,42 @@
 import functools
 import os
 import signal
-import sys
 
-from tests.workflow.harness import Checkout, Parallel, checkout, measured, paused, stop, wait_for
+from tests.workflow.harness import (
+    STALE,
+    TOY_SOURCE,
+    Checkout,
+    Parallel,
+    checkout,
+    measured,
+    paused,
+    stop,
+    wait_for,
+)
 
-STALE = ("config.yaml", "seed: 1}", "seed: 5}")
+HALF_MADE = """
+from pathlib import Path
+from inference_lab.errors import LabError
+from inference_lab.records.receipts import read_receipt
+from inference_lab.records.store import load_record
+for read, places in ((read_receipt, ("*/receipts/*.json", "*.json")), (load_record, ("*/manifest.json",))):
+    for path in (path for place in places for path in Path("results").glob(place)):
+        try:
+            read(path)
+        except LabError as error:
+            print(error)
+for path in (*Path("results").glob("*/*.csv"), *Path("results").glob("*/*.svg")):
+    if not path.read_text().endswith("\\n"):
+        print(path, "has no end")
+"""
+KILL = (signal.SIGKILL, True)
+ALONE = (signal.SIGKILL, False)
+ENDS = {  # stage: how a run is ended in the middle of it, by a signal to its whole group or not
+    "measure": [(signal.SIGINT, True), (signal.SIGTERM, True), KILL, ALONE],
+    "summary": [ALONE],
+    "figure": [KILL],
+    "analysis": [ALONE],
+}
 
 
 @functools.cache
@@ -23,27 +54,12 @@ def undisturbed() -> dict[str, bytes]:
 
 def half_made(lab: Checkout) -> list[str]:
     """Files under a final name that are not whole: a torn receipt, a record that its manifest denies."""
-    code = """
-from pathlib import Path
-from inference_lab.errors import LabError
-from inference_lab.records.receipts import read_receipt
-from inference_lab.records.store import load_record
-for path in (*Path("results").glob("*/receipts/*.json"), *Path("results").glob("*.json")):
-    try:
-        read_receipt(path)
-    except LabError as error:
-        print(error)
-for path in Path("results").glob("*/manifest.json"):
-    try:
-        load_record(path)
-    except LabError as error:
-        print(error)
-for path in (*Path("results").glob("*/*.csv"), *Path("results").glob("*/*.svg")):
-    if not path.read_text().endswith(("\\n")):
-        print(path, "has no end")
-"""
-    done = lab.command(sys.executable, "-c", code)
-    return [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    return lab.python(HALF_MADE).splitlines()
+
+
+def unknown(lab: Checkout) -> list[str]:
+    """Files that git does not know."""
+    return [line for line in lab.changes() if line.startswith("??")]
 
 
 class Crashes(Parallel):
@@ -51,32 +67,25 @@ class Crashes(Parallel):
 
     def recovers(self, lab: Checkout, whole: dict[str, bytes]) -> None:
         """Assert that nothing half-made lies there and that a plain run ends in the bytes of `whole`."""
-        self.assertEqual(half_made(lab), [])
-        self.assertEqual([line for line in lab.changes() if line.startswith("??")], [])
+        self.assertEqual((half_made(lab), unknown(lab)), ([], []))
         self.assertTrue(wait_for(lambda: not lab.processes(), 10), lab.processes())
         run = lab.snakemake("all")
         self.assertEqual(run.status, 0, run.text)
         self.assertEqual(lab.published(), whole)
-        self.assertEqual([line for line in lab.changes() if line.startswith("??")], [])
-        self.assertEqual(list((lab.root / "build").glob("*")), [])
+        self.assertEqual((unknown(lab), list((lab.root / "build").glob("*"))), ([], []))
         self.assertIn("Nothing to be done", lab.snakemake("-n", "all").text)
 
-    def test_killed_while_measuring(self) -> None:
-        """Ended by a signal in mid-measurement: nothing measures on, and the old record stays."""
-        ends = [
-            (signal.SIGINT, True),
-            (signal.SIGTERM, True),
-            (signal.SIGKILL, True),
-            (signal.SIGKILL, False),
-        ]
-        for number, group in ends:
-            with self.subTest(number=number, group=group), checkout() as lab:
+    def test_killed(self) -> None:
+        """Ended in the middle of a stage: nothing works on, and the old record stays."""
+        for stage, (number, group) in ((stage, end) for stage, ends in ENDS.items() for end in ends):
+            with self.subTest(stage, number=number, group=group), checkout() as lab:
                 before = lab.contents("results/t1/*")
                 lab.edit(*STALE)
-                with paused(lab, "measure", "all") as process:
+                with paused(lab, stage, "all") as process:
                     stop(process, number, group=group)
-                    self.assertTrue(wait_for(lambda: not lab.processes(), 10), lab.processes())
-                self.assertEqual(lab.contents("results/t1/*"), before)
+                    self.assertTrue(wait_for(lambda lab=lab: not lab.processes(), 10), lab.processes())
+                if stage == "measure":
+                    self.assertEqual(lab.contents("results/t1/*"), before)
                 self.recovers(lab, undisturbed())
 
     def test_asked_to_stop(self) -> None:
@@ -86,7 +95,7 @@ class Crashes(Parallel):
                 lab.edit(*STALE)
                 with paused(lab, "measure", "all") as process:
                     process.send_signal(number)
-                    (lab.outside / "go").touch()
+                    lab.go_on()
                     process.communicate(timeout=60)
                 self.assertNotEqual(process.returncode, 0)
                 self.assertEqual((lab.outside / "ran").read_text().split("\n")[0], "measure t1")
@@ -111,8 +120,8 @@ class Crashes(Parallel):
             before = lab.contents("results/t1/*")
             lab.edit(*STALE)
             with paused(lab, "measure", "all") as process:
-                lab.edit("src/inference_lab/experiments/toy.py", "* us)", "+ us)")
-                (lab.outside / "go").touch()
+                lab.edit(TOY_SOURCE, "* us)", "+ us)")
+                lab.go_on()
                 text = process.communicate(timeout=60)[0]
             self.assertNotEqual(process.returncode, 0)
             self.assertIn("changed while it ran; what was recorded is kept, marked", text)
@@ -120,21 +129,10 @@ class Crashes(Parallel):
             run = lab.snakemake("all")
             self.assertEqual((run.status, run.decided), (0, {"test"} | measured("t1", "t2")), run.text)
 
-    def test_killed_in_other_stages(self) -> None:
-        """The same in each stage that derives."""
-        for stage in ("summary", "figure", "analysis"):
-            group = stage == "figure"
-            with self.subTest(stage), checkout() as lab:
-                lab.edit(*STALE)
-                with paused(lab, stage, "all") as process:
-                    stop(process, signal.SIGKILL, group=group)
-                self.recovers(lab, undisturbed())
-
     def test_killed_in_the_tests(self) -> None:
         """A run killed while the unit tests run leaves the tests' receipt as it was."""
         with checkout() as lab:
-            before = lab.contents("results/tests.json")
-            whole = lab.published()
+            before, whole = lab.contents("results/tests.json"), lab.published()
             lab.edit("tests/test_toy.py", 'toy_pause.here("tests")', 'toy_pause.here("unit tests")')
             with paused(lab, "unit tests", "all") as process:
                 stop(process, signal.SIGKILL, group=False)
@@ -142,18 +140,22 @@ class Crashes(Parallel):
             self.recovers(lab, whole)
 
     def test_failing_tests_stop_everything(self) -> None:
-        """Tests that fail leave the receipt of what passed; nothing is measured, summarised or drawn."""
+        """Tests that fail end the run: the receipt of what passed stays, nothing is measured or derived."""
         with checkout() as lab:
             lab.edit("tests/test_toy.py", "self.assertIsNone(", "self.assertIsNotNone(")
-            lab.edit("src/inference_lab/figures/toy.py", " ms", " msec")
-            lab.edit(*STALE)
-            before, passed = lab.contents("results/*/*"), lab.contents("results/tests.json")
-            run = lab.snakemake("all")
-            self.assertNotEqual(run.status, 0)
-            self.assertEqual(run.ran, ["test"])
-            self.assertEqual(lab.contents("results/*/*"), before)
-            self.assertEqual(lab.contents("results/tests.json"), passed)
-            self.assertEqual(lab.snakemake("all").ran, ["test"])  # what passed is not of these sources
+            before, current = lab.contents("results/*/*", "results/tests.json"), lab.published()
+            sources = [("src/inference_lab/figures/toy.py", " ms", " msec"), STALE]
+            for edits in ([], sources):
+                for edit in edits:
+                    lab.edit(*edit)
+                run = lab.snakemake("all")
+                self.assertNotEqual(run.status, 0)
+                self.assertEqual(run.ran, ["test"])  # each time: what passed is not of these sources
+                self.assertEqual(lab.contents("results/*/*", "results/tests.json"), before)
+            self.assertIn("results/tests.json", lab.snakemake("-n", "all").text)
+            lab.git("checkout", "--", "tests", "src", "config.yaml")
+            self.assertEqual((lab.snakemake("all").decided, lab.published()), (set(), current))
+            self.assertEqual(lab.changes(), [])
 
     def test_disk_full(self) -> None:
         """No byte can be written: one line says so, the old record stays, nothing half-made is left."""

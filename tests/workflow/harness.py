@@ -30,15 +30,15 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOY = Path(__file__).with_name("toy")
 PROGRAMS = Path(sys.executable).parent
-TOY_PINS = ("toydep==1", "toyplot==1")
-NOT_COPIED = re.compile(  # what the toy replaces or does not need: every source is parsed at every plan
-    r"src/inference_lab/(experiments|figures|mechanisms)/(?!__init__)"
-)
+TOY_SOURCE, TOY_SUMMARY = "src/inference_lab/experiments/toy.py", "src/inference_lab/analysis/toy.py"
+STALE = ("config.yaml", "seed: 1}", "seed: 5}")  # t1 has other conditions
+# What the toy replaces or does not need: every source is parsed at every plan.
+NOT_COPIED = re.compile(r"src/inference_lab/(experiments|figures|mechanisms)/(?!__init__)")
 COPIED = ("Snakefile", "workflow", "profiles", "src", "pyproject.toml", ".gitignore", ".gitattributes")
 WITHOUT_PROFILE = ("--workflow-profile", "none", "--cores", "1")
 # Writes down what it was asked to do, then is the real command: `exec` keeps its process and its parent.
@@ -67,14 +67,23 @@ RECEIPTS = {
 }
 
 
+RESEAL = """
+import json, sys
+from pathlib import Path
+from inference_lab.records.receipts import seal
+from inference_lab.records.files import json_text, sha256_file
+path = Path(sys.argv[1])
+receipt = json.loads(path.read_text(encoding="utf-8"))
+exec(sys.argv[2])
+path.write_text(json_text(seal(receipt)), encoding="utf-8")
+"""
+
+
 def derived(*experiments: str) -> set[str]:
     """The commands that follow a measurement of these toy experiments."""
-    found: set[str] = set()
-    for name in experiments:
-        found |= {f"summary {name}", f"figure {name} plot.svg", f"analysis {name}"}
-        if name == "t1":
-            found.add("figure t1 rows.svg")
-    return found
+    stages = ("summary {}", "figure {} plot.svg", "analysis {}")
+    found = {stage.format(name) for stage in stages for name in experiments}
+    return found | ({"figure t1 rows.svg"} if "t1" in experiments else set())
 
 
 def measured(*experiments: str) -> set[str]:
@@ -82,8 +91,7 @@ def measured(*experiments: str) -> set[str]:
     return {f"measure {name}" for name in experiments} | derived(*experiments)
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """What one call did: exit status, all it said, the commands it started, and which of them made files."""
 
     status: int
@@ -99,7 +107,7 @@ class Run:
 
 @dataclass
 class Checkout:
-    """A checkout of the toy laboratory at `root`; temporaries and logs stand in `outside`, beside it."""
+    """A checkout of the toy laboratory at `root`; temporaries and logs are in `outside`, beside it."""
 
     root: Path
     outside: Path
@@ -128,7 +136,7 @@ class Checkout:
 
     def snakemake(self, *words: str, **variables: str) -> Run:
         """What a call of Snakemake in this checkout did."""
-        log = self.outside / "ran"
+        log, said = self.outside / "ran", self.outside / "said"
         log.write_text("")
         before = {path: self.identity(path) for path in self.receipts()}
         environment = {**self.environment, **variables}
@@ -139,7 +147,6 @@ class Checkout:
                 text = process.communicate(timeout=300)[0]
             status = process.returncode
         else:
-            said = self.outside / "said"
             status = forked(self.root, environment, words, said)
             text = said.read_text(errors="replace")
         ran = [line.removeprefix("stage ") for line in log.read_text().splitlines()]
@@ -154,26 +161,23 @@ class Checkout:
     def start(self, *words: str, log: Path | None = None, **variables: str) -> subprocess.Popen[str]:
         """A running Snakemake in a process group of its own; stdout and stderr in one pipe, or in `log`."""
         with contextlib.ExitStack() as files:
-            said = files.enter_context(log.open("w")) if log else subprocess.PIPE
-            return self._start(said, *words, **variables)
+            return subprocess.Popen(
+                [PROGRAMS / "snakemake", "--nocolor", *words],
+                cwd=self.root,
+                env={**self.environment, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=files.enter_context(log.open("w")) if log else subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
 
-    def _start(self, said: Any, *words: str, **variables: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [PROGRAMS / "snakemake", "--nocolor", *words],
-            cwd=self.root,
-            env={**self.environment, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-
-    def command(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        """A finished call of a program in this checkout."""
+    def command(self, program: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """A finished call of a program in this checkout, by default one of the environment."""
+        own = PROGRAMS / program
         return subprocess.run(
-            words,
+            [own if own.exists() else program, *words],
             cwd=self.root,
             env={**self.environment, **variables},
             stdin=subprocess.DEVNULL,
@@ -182,6 +186,31 @@ class Checkout:
             check=False,
             timeout=300,
         )
+
+    def verify(self, **variables: str) -> subprocess.CompletedProcess[str]:
+        """What `inference-lab verify` says here."""
+        return self.command("inference-lab", "verify", **variables)
+
+    def python(self, code: str, *words: str) -> str:
+        """What Python code prints in this checkout. Raises RuntimeError when it fails."""
+        done = self.command("python", "-c", code, *words)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        return done.stdout
+
+    def go_on(self) -> None:
+        """Let the paused stage go on."""
+        (self.outside / "go").touch()
+
+    def reseal(self, path: str, statement: str) -> None:
+        """Change a receipt (named `receipt` in `statement`) and seal it again, as a run elsewhere would."""
+        self.python(RESEAL, path, statement)
+
+    def clone(self, name: str, *options: str) -> "Checkout":
+        """A clone of this checkout, beside it; by git's own protocol, which `--depth` needs."""
+        clone = Checkout(self.outside / name, self.outside)
+        self.git("clone", "--quiet", *options, self.root.as_uri(), str(clone.root))
+        return clone
 
     def git(self, *words: str) -> str:
         """What git says, in this checkout. Raises CalledProcessError when it fails."""
@@ -201,8 +230,8 @@ class Checkout:
 
     def receipts(self) -> list[str]:
         """Every receipt and manifest in place."""
-        found = [*self.root.glob("results/*.json"), *self.root.glob("results/.*.json")]
-        found += [*self.root.glob("results/*/manifest.json"), *self.root.glob("results/*/receipts/*.json")]
+        places = ("*.json", ".*.json", "*/manifest.json", "*/receipts/*.json")
+        found = itertools.chain.from_iterable(self.root.glob(f"results/{place}") for place in places)
         return sorted(path.relative_to(self.root).as_posix() for path in found)
 
     def identity(self, path: str) -> tuple[int, str] | None:
@@ -214,38 +243,36 @@ class Checkout:
 
     def contents(self, *patterns: str) -> dict[str, bytes]:
         """`{path: bytes}` of the files that match, superseded records aside."""
-        found = [path for pattern in patterns for path in self.root.glob(pattern) if path.is_file()]
-        return {
-            path.relative_to(self.root).as_posix(): path.read_bytes()
-            for path in sorted(found)
-            if "superseded" not in path.parts
-        }
+        found = {path for pattern in patterns for path in self.root.glob(pattern) if path.is_file()}
+        kept = sorted(path for path in found if "superseded" not in path.parts)
+        return {path.relative_to(self.root).as_posix(): path.read_bytes() for path in kept}
 
     def published(self) -> dict[str, bytes]:
         """Everything that follows from conditions and sources alone: no digest of a time of day in it."""
         return self.contents("results/*/*.csv", "results/*/*.svg", "results/*/*.md", "docs/**/*.md")
 
     def edit(self, path: str, old: str, new: str, *, keep_mtime: bool = False) -> None:
-        """Replace the one place where `old` stands."""
+        """Replace the one place that has `old`."""
         file = self.root / path
         text, times = file.read_text(encoding="utf-8"), file.stat()
         if text.count(old) != 1:
-            raise ValueError(f"{old!r} stands {text.count(old)} times in {path}, must be once")
+            raise ValueError(f"{old!r} is {text.count(old)} times in {path}, must be once")
         file.write_text(text.replace(old, new), encoding="utf-8")
         if keep_mtime:
             os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def remove(self, *paths: str) -> None:
-        """Delete files."""
+        """Delete files and folders."""
         for path in paths:
-            (self.root / path).unlink()
+            place = self.root / path
+            shutil.rmtree(place) if place.is_dir() else place.unlink()
 
-    def permute_mtimes(self, seed: int) -> None:
-        """Give every file a random time of the last ten days."""
+    def permute_mtimes(self, seed: int, days: int = 10) -> None:
+        """Give every file a random time of the last days; of 0 days: now."""
         order, now = random.Random(seed), time.time()
         for path in sorted(self.root.rglob("*")):
             if path.is_file() and ".git" not in path.parts:
-                moment = now - order.uniform(0, 864_000)
+                moment = now - order.uniform(0, days * 86_400)
                 os.utime(path, (moment, moment))
 
     def processes(self) -> list[str]:
@@ -341,20 +368,12 @@ def _base() -> tempfile.TemporaryDirectory[str]:
 def prepared() -> Checkout:
     """The one prepared checkout: everything measured and committed, v2 never measured. Only copy it."""
     with _PREPARING:
-        return _prepared().result()
+        return _prepare()
 
 
 @functools.cache
-def _prepared() -> Future[Checkout]:
-    future = Future[Checkout]()
-    try:
-        future.set_result(_prepare(Path(_base().name)))
-    except Exception as error:  # noqa: BLE001  (each test that needs the checkout raises it again)
-        future.set_exception(error)
-    return future
-
-
-def _prepare(base: Path) -> Checkout:
+def _prepare() -> Checkout:
+    base = Path(_base().name)
     lab = Checkout(base / "prepared", base / "outside")
     lab.outside.mkdir()
     program = base / "programs" / "inference-lab"
@@ -364,11 +383,9 @@ def _prepare(base: Path) -> Checkout:
     _lay_out(lab)
     lab.git("init", "--quiet")
     lab.commit()
-    v1 = ("results/v1/plot.svg", "results/v1/analysis.md")
-    first = lab.snakemake("-R", "measure_manual", "--", *v1)
-    rest = lab.snakemake("all")
-    if first.status or rest.status:
-        raise RuntimeError(f"the toy checkout cannot be prepared:\n{first.text}\n{rest.text}")
+    for words in (("-R", "measure_manual", "--", "results/v1/plot.svg", "results/v1/analysis.md"), ("all",)):
+        if (run := lab.snakemake(*words)).status:
+            raise RuntimeError(f"the toy checkout cannot be prepared:\n{run.text}")
     lab.commit()
     return lab
 
@@ -384,8 +401,8 @@ def _lay_out(lab: Checkout) -> None:
             (lab.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, lab.root / name)
     shutil.copytree(TOY, lab.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    pins = "".join(f'\n    "{pin}",' for pin in TOY_PINS)
-    lab.edit("pyproject.toml", "\nconstraint-dependencies = [", f"\nconstraint-dependencies = [{pins}")
+    pins = '\nconstraint-dependencies = [\n    "toydep==1",\n    "toyplot==1",'
+    lab.edit("pyproject.toml", "\nconstraint-dependencies = [", pins)
     sections = "src/inference_lab/config/sections.py"
     lab.edit(sections, 'by: Literal["decode_paths"]', 'by: Literal["toy"]')
     lab.edit(sections, "paths: Several[DecodePath]", "paths: Several[str]")
@@ -413,7 +430,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 60) -> bool:
 
 @contextlib.contextmanager
 def paused(lab: Checkout, stage: str, *words: str, **variables: str) -> Generator[subprocess.Popen[str]]:
-    """A run of Snakemake that stands still in the middle of `stage`; ended for good on leaving."""
+    """A run of Snakemake that waits in the middle of `stage`; killed on leaving."""
     (lab.outside / "here").unlink(missing_ok=True)
     process = lab.start(*words, TOY_PAUSE=stage, **variables)
     try:

@@ -15,67 +15,42 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.workflow.check_crashes import half_made
-from tests.workflow.harness import Checkout, checkout, stop, wait_for
+from tests.workflow.check_crashes import half_made, unknown
+from tests.workflow.harness import STALE, TOY_SOURCE, TOY_SUMMARY, Checkout, checkout, stop, wait_for
 
 SLOWED = {"TOY_SLEEP_S": "0.01"}  # so that kills land in measurements too
 PATIENCE_S = 2.0  # within which every process of a killed run must be gone
+STATES = {  # what is edited or removed before a run
+    "conditions": [STALE, ("config.yaml", "seed: 2}", "seed: 6}")],
+    "source": [(TOY_SOURCE, "* us)", "+ us)")],
+    "summaries": [(TOY_SUMMARY, "/ 1e6", "/ 1e3")],
+    "nothing_recorded": ["results/tests.json", "results/t1", "results/t2"],
+}
 
 
-def conditions(lab: Checkout) -> None:
-    """Two experiments measure again."""
-    lab.edit("config.yaml", "seed: 1}", "seed: 5}")
-    lab.edit("config.yaml", "seed: 2}", "seed: 6}")
-
-
-def source(lab: Checkout) -> None:
-    """The tests run, then everything automatic."""
-    lab.edit("src/inference_lab/experiments/toy.py", "* us)", "+ us)")
-
-
-def looks(lab: Checkout) -> None:
-    """Tests, summaries and all that follows; nothing measures."""
-    lab.edit("src/inference_lab/analysis/toy.py", "/ 1e6", "/ 1e3")
-
-
-def nothing_recorded(lab: Checkout) -> None:
-    """No results at all but the manual experiment's."""
-    lab.remove("results/tests.json")
-    for name in ("t1", "t2"):
-        for path in sorted((lab.root / "results" / name).rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-
-
-STATES: tuple[Callable[[Checkout], None], ...] = (conditions, source, looks, nothing_recorded)
-
-
-@dataclass(frozen=True)
-class Kill:
+class Kill(NamedTuple):
     """One kill to come: of what state, after which share of an undisturbed run, of the whole group or not."""
 
     number: int
-    state: Callable[[Checkout], None]
+    state: str
     share: float
     group: bool
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Whether the kill met a living run, and everything that was wrong afterwards."""
-
-    landed: bool
-    faults: list[str]
+def prepare(lab: Checkout, state: str) -> None:
+    """Bring the checkout into one of STATES."""
+    for change in STATES[state]:
+        lab.remove(change) if isinstance(change, str) else lab.edit(*change)
 
 
-def undisturbed(state: Callable[[Checkout], None]) -> tuple[float, dict[str, bytes]]:
+def undisturbed(state: str) -> tuple[float, dict[str, bytes]]:
     """Seconds that a run of this state takes, and the bytes it ends in."""
     with checkout() as lab:
-        state(lab)
+        prepare(lab, state)
         started = time.monotonic()
         run = lab.snakemake("all", **SLOWED)
         if run.status:
@@ -83,19 +58,18 @@ def undisturbed(state: Callable[[Checkout], None]) -> tuple[float, dict[str, byt
         return time.monotonic() - started, lab.published()
 
 
-def try_kill(kill: Kill, seconds: float, whole: dict[str, bytes]) -> Outcome:
-    """What came of this kill and the plain run that followed it."""
+def try_kill(kill: Kill, seconds: float, whole: dict[str, bytes]) -> tuple[bool, list[str]]:
+    """Whether the kill met a living run, and everything that was wrong after the plain run that followed."""
     with checkout() as lab:
-        kill.state(lab)
+        prepare(lab, kill.state)
         process = lab.start("all", log=lab.outside / "killed.log", **SLOWED)
         time.sleep(kill.share * seconds)
-        ended = process.poll() is not None
-        stop(process, signal.SIGKILL, group=kill.group) if not ended else process.wait()
+        landed = process.poll() is None
+        stop(process, signal.SIGKILL, group=kill.group) if landed else process.wait()
         gone = wait_for(lambda: not lab.processes(), PATIENCE_S)
-        left = lab.processes()
-        found = [f"lives on: {words}" for words in left] if not gone else []
+        found = [f"lives on: {words}" for words in ([] if gone else lab.processes())]
         found += [f"half record: {words}" for words in half_made(lab)]
-        found += [f"unknown to git: {line}" for line in lab.changes() if line.startswith("??")]
+        found += [f"unknown to git: {line}" for line in unknown(lab)]
         run = lab.snakemake("all", **SLOWED)
         if run.status:
             found.append(f"needs a hand: {run.text[-2000:]}")
@@ -104,12 +78,10 @@ def try_kill(kill: Kill, seconds: float, whole: dict[str, bytes]) -> Outcome:
         elif "Nothing to be done" not in lab.snakemake("-n", "all").text:
             found.append("not current after the run that followed")
         found += [f"left in build/: {path.name}" for path in (lab.root / "build").glob("*")]
-        who = "group" if kill.group else "snakemake alone"
-        outcome = "; ".join(found) or ("had ended already" if ended else "recovered")
-        print(
-            f"{kill.number:3}  {kill.state.__name__:16}  {kill.share:5.1%}  {who:15}  {outcome}", flush=True
-        )
-        return Outcome(not ended, found)
+    who = "group" if kill.group else "snakemake alone"
+    outcome = "; ".join(found) or ("recovered" if landed else "had ended already")
+    print(f"{kill.number:3}  {kill.state:16}  {kill.share:5.1%}  {who:15}  {outcome}", flush=True)
+    return landed, found
 
 
 def main() -> int:
@@ -119,24 +91,24 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pause", type=Path, help="wait while this file exists, between kills")
     args = parser.parse_args()
-    order = random.Random(args.seed)
+    order, states = random.Random(args.seed), list(STATES)
     kills = [
-        Kill(number, STATES[number // 2 % len(STATES)], 0.9 * order.random(), group=number % 2 == 0)
+        Kill(number, states[number // 2 % len(states)], 0.9 * order.random(), group=number % 2 == 0)
         for number in range(args.kills)
     ]
 
-    def outcome(kill: Kill) -> Outcome:
+    def outcome(kill: Kill) -> tuple[bool, list[str]]:
         while args.pause and args.pause.exists():
             time.sleep(5)
         return try_kill(kill, *ends[kill.state])
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        ends = dict(zip(STATES, pool.map(undisturbed, STATES), strict=True))
+        ends = dict(zip(states, pool.map(undisturbed, states), strict=True))
         found = list(pool.map(outcome, kills))
-    counted = Counter(words.split(":")[0] for one in found for words in one.faults)
-    alone = sum(one.landed for kill, one in zip(kills, found, strict=True) if not kill.group)
+    counted = Counter(words.split(":")[0] for _, faults in found for words in faults)
+    alone = sum(landed for kill, (landed, _) in zip(kills, found, strict=True) if not kill.group)
     print(
-        f"seed {args.seed}: {sum(one.landed for one in found)} kills of a living run, {alone} of them of"
+        f"seed {args.seed}: {sum(landed for landed, _ in found)} kills of a living run, {alone} of them of"
         f" Snakemake alone, faults: {dict(counted)}"
     )
     return int(bool(counted))

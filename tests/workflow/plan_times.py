@@ -12,13 +12,12 @@ import copy
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 
 import yaml
 
-from tests.workflow.harness import PROGRAMS, Checkout, checkout
+from tests.workflow.harness import Checkout, checkout
 
 STEPS = 4  # of an experiment with one figure: measure, summary, figure, analysis
 FIGURES = 6  # more figures of every further experiment
@@ -31,9 +30,10 @@ from inference_lab.records.plan import Plan
 from inference_lab.records.receipts import receipt_of, seal
 from inference_lab.records.files import json_text, write_file
 config = json.loads(sys.argv[1])
-for name in config["experiments"]:
-    if name in ("t1", "t2", "v1", "v2"):
-        continue
+def put(walk, step):
+    receipt = receipt_of(step, step.inputs(walk.sources), step.pins(walk.sources))
+    write_file(Path(step.receipt), json_text(seal(receipt)))
+for name in set(config["experiments"]) - {"t1", "t2", "v1", "v2"}:
     walk = Plan(config)
     measure, *derived = walk.steps(name)
     manifest = json.loads(Path("results/t2/manifest.json").read_text(encoding="utf-8"))
@@ -45,22 +45,20 @@ for name in config["experiments"]:
     for step in derived:
         for path in step.makes:
             write_file(Path(path), f"{path}\\n")
-        walk = Plan(config)
-        receipt = receipt_of(step, step.inputs(walk.sources), step.pins(walk.sources))
-        write_file(Path(step.receipt), json_text(seal(receipt)))
+        put(Plan(config), step)
 walk = Plan(config)
-step = walk.verify_step()
-receipt = receipt_of(step, step.inputs(walk.sources), step.pins(walk.sources))
-write_file(Path(step.receipt), json_text(seal(receipt)))
+put(walk, walk.verify_step())
 """
 
 
 def with_jobs(lab: Checkout, jobs: int) -> int:
     """Adds experiments until `all` looks at about so many jobs; the number it then looks at."""
+    count = STEPS + (STEPS + 1) + 2  # t2, t1 with another figure, tests and verification
+    if count >= jobs:
+        return count
     file = lab.root / "config.yaml"
     config = yaml.safe_load(file.read_text(encoding="utf-8"))
     section = config["experiments"]["t2"]
-    count = STEPS + (STEPS + 1) + 2  # t2, t1 with another figure, tests and verification
     while count + STEPS <= jobs:
         more = min(FIGURES, jobs - count - STEPS)
         its = copy.deepcopy(section)
@@ -68,16 +66,14 @@ def with_jobs(lab: Checkout, jobs: int) -> int:
         config["experiments"][f"e{count}"] = its
         count += STEPS + more
     file.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
-    made = lab.command(sys.executable, "-c", COPY, json.dumps(config))
-    if made.returncode:
-        raise RuntimeError(made.stderr)
+    lab.python(COPY, json.dumps(config))
     return count
 
 
 def timed(lab: Checkout, *words: str) -> tuple[float, float, str]:
     """Wall and CPU seconds of a call of Snakemake in the checkout, and what it said."""
     before, began = os.times(), time.monotonic()
-    done = lab.command(str(PROGRAMS / "snakemake"), *words)
+    done = lab.command("snakemake", *words)
     wall_s, after = time.monotonic() - began, os.times()
     if done.returncode:
         raise RuntimeError(done.stdout + done.stderr)
@@ -87,13 +83,10 @@ def timed(lab: Checkout, *words: str) -> tuple[float, float, str]:
 
 def profile(lab: Checkout) -> str:
     """The functions in which a plan spends most of its time."""
-    out = lab.outside / "plan.prof"
-    words = ["-m", "cProfile", "-o", str(out), "-m", "snakemake", "-n", "all"]
-    lab.command(sys.executable, *words)
+    out = str(lab.outside / "plan.prof")
+    lab.command("python", "-m", "cProfile", "-o", out, "-m", "snakemake", "-n", "all")
     shown = "import pstats, sys; pstats.Stats(sys.argv[1]).sort_stats('cumtime').print_stats(70)"
-    return subprocess.run(
-        [sys.executable, "-c", shown, str(out)], capture_output=True, text=True, check=True
-    ).stdout
+    return lab.python(shown, out)
 
 
 def main() -> int:
@@ -106,7 +99,7 @@ def main() -> int:
     slow = False
     for jobs in args.jobs:
         with checkout() as lab:
-            count = STEPS + (STEPS + 1) + 2 if jobs == 11 else with_jobs(lab, jobs)
+            count = with_jobs(lab, jobs)
             start_ups = [timed(lab, "--version")[:2] for _ in range(args.repeats)]
             plans = [timed(lab, "-n", "all") for _ in range(args.repeats)]
             if "Nothing to be done" not in plans[0][2]:
