@@ -1,163 +1,135 @@
 """Does the pinned Snakemake still do what workflow/rules/*.smk relies on beyond its documentation?
 
-One test for each name used, on workflows of a few lines, and one that our own names hide none of Snakemake's.
+One row for each name used, on a workflow of two rules, and one that our own names hide none of Snakemake's.
 """
 
-import os
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.workflow.harness import PROGRAMS, Parallel, checkout
+from tests.workflow.harness import Checkout, Parallel, checkout
 
-TWO_RULES = """
-rule b:
-    input:
-        second
-    output:
-        "b"
-    shell:
-        "touch {output}"
+WORKFLOW = """
+print("parsing:", workflow.dag_settings)
 
-rule a:
-    input:
-        first
-    output:
-        "a"
-    shell:
-        "touch {output}"
-"""
-NO_INPUTS = """
 def first(wildcards):
+    {first}
     return []
 
 def second(wildcards):
+    {second}
     return ["a"]
+
+rule b:
+    input: second
+    output: "b"
+    shell: "{touch} {{output}}"
+
+rule a:
+    input: first
+    output: "a"
+    shell: "{touch} {{output}}"
 """
+RUN = ("--cores", "1")
 
 
-class Workflow:
-    """A workflow of one file in a temporary folder."""
+class Call(NamedTuple):
+    """A call of Snakemake, what it must say, and the rule that it must leave alone."""
 
-    def __init__(self, folder: str) -> None:
-        self.root = Path(folder)
+    words: tuple[str, ...]
+    says: tuple[str, ...]
+    spares: str = "rule nobody:"
 
-    def run(self, text: str, *words: str) -> str:
-        """Everything a call says; it must succeed."""
-        (self.root / "Snakefile").write_text(text)
-        done = subprocess.run(
-            [PROGRAMS / "snakemake", "--nocolor", *words],
-            cwd=self.root,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": str(self.root / "cache")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        if done.returncode:
-            raise AssertionError(done.stdout)
-        return done.stdout
+
+# What the name does: (the statement in an input function, of rule a or b; calls). Both rules ran before.
+ASKED = 'print("asked:", sorted(map(str, workflow.dag_settings.forcerun)), workflow.dag_settings.forceall)'
+EMPTIED = "workflow.dag_settings.rerun_triggers = set()"
+SPARED = 'workflow.dag.forcerules.discard(workflow.get_rule("a"))'
+KIND = 'print("seen:", workflow.dryrun, workflow.executor_plugin is None)'
+MAIN = 'print("main:", workflow.is_main_process)'
+NOTHING = "Nothing to be done"
+INTERNALS: dict[str, tuple[dict[str, str], list[Call]]] = {
+    "dag_settings is None while parsing; an input function sees -R and --forceall in it": (
+        {"first": ASKED},
+        [
+            Call(("-n", "-R", "a", "--", "b"), ("parsing: None", "asked: ['a'] False")),
+            Call(("-n", "--forceall", "b"), ("asked: [] True",)),
+        ],
+    ),
+    "metadata decides where nobody emptied rerun_triggers": (
+        {"touch": "touch -c"},
+        [Call(("-n",), ("Code has changed",))],
+    ),
+    "dag_settings.rerun_triggers emptied in an input function: metadata no longer decides": (
+        {"touch": "touch -c", "first": EMPTIED, "second": EMPTIED},
+        [Call(("-n",), (NOTHING,))],
+    ),
+    "dag.forcefiles.add in an input function forces the job of that file, and no other": (
+        {"second": 'workflow.dag.forcefiles.add("b")'},
+        [Call(("-n",), ("rule b:",), "rule a:")],
+    ),
+    "dag.forcerules.discard(get_rule(name)) keeps --forceall and -R off a rule": (
+        {"first": SPARED},
+        [
+            Call(("-n", "--forceall", "b"), ("rule b:",), "rule a:"),
+            Call(("-n", "-R", "a", "b", "--", "b"), ("rule b:",), "rule a:"),
+        ],
+    ),
+    "dryrun and executor_plugin tell a run, a plan and a call that only lists apart": (
+        {"first": KIND},
+        [
+            Call(("-n",), ("seen: True False",)),
+            Call((*RUN, "--forceall"), ("seen: False False",)),
+            Call(("--summary",), ("seen: False True",)),
+        ],
+    ),
+    "is_main_process is false in the Snakemake that a job starts": (
+        {"first": MAIN},
+        [
+            Call((*RUN, "--forceall"), ("main: True",)),
+            Call((*RUN, "--mode", "subprocess", "--forceall"), ("main: False",)),
+        ],
+    ),
+}
 
 
 class SnakemakeInternals(Parallel):
     """The names of Snakemake that are used although they are not documented."""
 
-    def workflow(self) -> Workflow:
-        """A new empty workflow, removed with the test."""
-        folder = tempfile.TemporaryDirectory(prefix="inference-lab-checks-")
-        self.addCleanup(folder.cleanup)
-        return Workflow(folder.name)
+    def call(self, changes: dict[str, str], *words: str, lab: Checkout) -> subprocess.CompletedProcess[str]:
+        """A finished call on the workflow with these changes, both streams in one."""
+        text = WORKFLOW.format(**{"first": "pass", "second": "pass", "touch": "touch"} | changes)
+        (lab.root / "Snakefile").write_text(text)
+        return lab.command("snakemake", "--nocolor", *words)
 
-    def test_dag_settings(self) -> None:
-        """workflow.dag_settings is None while parsing; input functions see -R and --forceall in it."""
-        text = 'print("parsing:", workflow.dag_settings)\n' + NO_INPUTS.replace(
-            "    return []",
-            '    print("asked:", sorted(map(str, workflow.dag_settings.forcerun)),'
-            " workflow.dag_settings.forceall)\n    return []",
-        )
-        flow = self.workflow()
-        said = flow.run(text + TWO_RULES, "-n", "-R", "a", "--", "b")
-        self.assertIn("parsing: None", said)
-        self.assertIn("asked: ['a'] False", said)
-        self.assertIn("asked: [] True", flow.run(text + TWO_RULES, "-n", "--forceall", "b"))
-
-    def test_rerun_triggers(self) -> None:
-        """workflow.dag_settings.rerun_triggers emptied in an input function: metadata no longer decides."""
-        flow = self.workflow()
-        flow.run(NO_INPUTS + TWO_RULES, "--cores", "1")
-        changed = TWO_RULES.replace("touch", "touch -c")
-        self.assertIn("Code has changed", flow.run(NO_INPUTS + changed, "-n"))
-        emptied = NO_INPUTS.replace(
-            "    return", "    workflow.dag_settings.rerun_triggers = set()\n    return"
-        )
-        self.assertIn("Nothing to be done", flow.run(emptied + changed, "-n"))
-
-    def test_forcefiles(self) -> None:
-        """workflow.dag.forcefiles.add in an input function forces the job of that file, and no other."""
-        flow = self.workflow()
-        flow.run(NO_INPUTS + TWO_RULES, "--cores", "1")
-        forcing = NO_INPUTS.replace(
-            '    return ["a"]', '    workflow.dag.forcefiles.add("b")\n    return ["a"]'
-        )
-        said = flow.run(forcing + TWO_RULES, "-n")
-        self.assertIn("rule b:", said)
-        self.assertNotIn("rule a:", said)
-
-    def test_forcerules_and_get_rule(self) -> None:
-        """workflow.dag.forcerules.discard(workflow.get_rule(name)) keeps --forceall and -R off a rule."""
-        flow = self.workflow()
-        flow.run(NO_INPUTS + TWO_RULES, "--cores", "1")
-        sparing = NO_INPUTS.replace(
-            "    return []", '    workflow.dag.forcerules.discard(workflow.get_rule("a"))\n    return []'
-        )
-        for words in (("--forceall",), ("-R", "a", "b", "--")):
-            said = flow.run(sparing + TWO_RULES, "-n", *words, "b")
-            self.assertIn("rule b:", said)
-            self.assertNotIn("rule a:", said)
-
-    def test_dryrun_and_executor_plugin(self) -> None:
-        """workflow.dryrun and .executor_plugin tell a run, a plan and a call that only lists apart."""
-        text = NO_INPUTS.replace(
-            "    return []",
-            '    print("seen:", workflow.dryrun, workflow.executor_plugin is None)\n    return []',
-        )
-        flow = self.workflow()
-        self.assertIn("seen: True False", flow.run(text + TWO_RULES, "-n"))
-        self.assertIn("seen: False False", flow.run(text + TWO_RULES, "--cores", "1"))
-        self.assertIn("seen: False True", flow.run(text + TWO_RULES, "--summary"))
-
-    def test_is_main_process(self) -> None:
-        """workflow.is_main_process is false in the Snakemake that a job starts."""
-        text = NO_INPUTS.replace("return []", 'print("main:", workflow.is_main_process)\n    return []')
-        flow = self.workflow()
-        self.assertIn("main: True", flow.run(text + TWO_RULES, "--cores", "1"))
-        said = flow.run(text + TWO_RULES, "--cores", "1", "--mode", "subprocess", "--forceall")
-        self.assertIn("main: False", said)
+    def test_each_name(self) -> None:
+        """Every row of INTERNALS holds."""
+        for name, (changes, calls) in INTERNALS.items():
+            with self.subTest(name), tempfile.TemporaryDirectory(prefix="inference-lab-checks-") as folder:
+                lab = Checkout(Path(folder), Path(folder))
+                self.call({}, *RUN, lab=lab)
+                for words, says, spares in calls:
+                    done = self.call(changes, *words, lab=lab)
+                    said = done.stdout + done.stderr
+                    self.assertEqual(done.returncode, 0, said)
+                    self.assertEqual([text for text in says if text not in said], [], said)
+                    self.assertNotIn(spares, said)
 
     def test_exit_in_an_input_function(self) -> None:
         """SystemExit(2) in an input function ends the call with that status and no traceback."""
-        (root := self.workflow().root).joinpath("Snakefile").write_text(
-            NO_INPUTS.replace("return []", "raise SystemExit(2)") + TWO_RULES
-        )
-        done = subprocess.run(
-            [PROGRAMS / "snakemake", "-n"], cwd=root, capture_output=True, text=True, check=False, timeout=120
-        )
+        with tempfile.TemporaryDirectory(prefix="inference-lab-checks-") as folder:
+            lab = Checkout(Path(folder), Path(folder))
+            done = self.call({"first": "raise SystemExit(2)"}, "-n", lab=lab)
         self.assertEqual(done.returncode, 2)
         self.assertNotIn("Traceback", done.stderr)
 
     def test_our_names_hide_none_of_snakemakes(self) -> None:
         """Rule files run in the globals of snakemake.workflow: none of those gets another meaning."""
+        hidden = "\nprint('hidden:', [n for n, value in BEFORE.items() if globals()[n] is not value])\n"
         with checkout() as lab:
             snakefile = lab.root / "Snakefile"
-            snakefile.write_text(
-                "BEFORE = dict(globals())\n"
-                + snakefile.read_text()
-                + "\nHIDDEN = [name for name, value in BEFORE.items() if globals()[name] is not value]"
-                + '\nprint("hidden:", HIDDEN)\n'
-            )
-            said = lab.command(str(PROGRAMS / "snakemake"), "--list-rules").stdout
-            self.assertIn("hidden: []", said)
-            with snakefile.open("a") as file:
-                file.write("\nrules = 1\nprint([n for n, v in BEFORE.items() if globals()[n] is not v])\n")
-            self.assertIn("['rules']", lab.command(str(PROGRAMS / "snakemake"), "--list-rules").stdout)
+            text = f"BEFORE = dict(globals())\n{snakefile.read_text()}"
+            for more, found in (("", "hidden: []"), ("\nrules = 1", "hidden: ['rules']")):
+                snakefile.write_text(text + more + hidden)
+                self.assertIn(found, lab.command("snakemake", "--list-rules").stdout)
