@@ -43,9 +43,11 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         goodput(dict(args.slo))
     options = load_cli.options_from(args)
     conditions = {**options.conditions(), "slo": dict(args.slo)}
-    if args.prompts:
-        read_text(args.prompts, "give a JSONL of prompts")
-        conditions["prompts_sha256"] = sha256_file(args.prompts)  # the file's name does not identify them
+    if args.prompts_file:
+        read_text(args.prompts_file, "give a JSONL of prompts")
+        conditions["prompts_sha256"] = sha256_file(
+            args.prompts_file
+        )  # the file's name does not identify them
     folder: Path = args.output
     step = stages.step("measure", _name(folder), conditions, own_folder=folder.as_posix())
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)

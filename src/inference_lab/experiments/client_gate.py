@@ -7,7 +7,6 @@ Each setup runs in the simulation, in virtual time, and then over HTTP with the 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from inference_lab.config.sections import ClientGate, GateLoad
 from inference_lab.experiments.serving_run import Recording, cli_options
@@ -67,15 +66,16 @@ def simulate(name: str, fixed: GateLoad, recording: Recording) -> None:
     setup = SETUPS[name]
     cell = {"transport": "simulation", "setup": name}
     attempts: list[Attempt] = []
-    schedule = Schedule("burst", fixed.requests)
+    schedule, workload = Schedule("burst", fixed.requests), _workload(fixed)
     prefixes = [_prefix("simulation", name, client) for client in range(setup.clients)]
 
     async def run() -> list[EngineStep]:
         async with InProcessServer(_engine(setup, fixed)) as server:
             clients = [
                 Driver(
-                    schedule,
-                    _InProcess(server, _workload(fixed)),
+                    schedule=schedule,
+                    prepare=lambda index, _: workload.body(index),
+                    send=server.send,
                     concurrency=setup.concurrency,
                     deliver=attempts.append,
                     now_ns=now_ns,
@@ -93,18 +93,6 @@ def simulate(name: str, fixed: GateLoad, recording: Recording) -> None:
     ]
     session = {"cell": cell, "concurrency": setup.concurrency, "schedule": schedule.process}
     recording.sessions += [{**session, "name": prefix} for prefix in prefixes]
-
-
-class _InProcess:
-    """Requests of a workload to the in-process server."""
-
-    def __init__(self, server: InProcessServer, workload: Workload) -> None:
-        self.send: Callable[[bytes], Any] = server.send
-        self._workload = workload
-
-    def prepare(self, index: int, request_id: str) -> bytes:
-        """The request's body."""
-        return self._workload.body(index)
 
 
 def _prefix(transport: str, name: str, client: int) -> str:

@@ -1,13 +1,15 @@
 """The command `load`: its arguments, their meaning, and its output."""
 
 import argparse
+import contextlib
 import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from inference_lab.errors import InputError, LabError
 from inference_lab.stream_load.client.endpoint import KEY_HEADER, named_secret
@@ -15,10 +17,11 @@ from inference_lab.stream_load.client.stream import Timeouts
 from inference_lab.stream_load.options import LoadOptions
 from inference_lab.stream_load.requests import RequestRecord
 from inference_lab.stream_load.schedule import Schedule
-from inference_lab.stream_load.session import PATHS, LoadResult, Watch, load
-from inference_lab.stream_load.workload import Length, Workload
+from inference_lab.stream_load.session import Info, LoadResult, Watch, load
+from inference_lab.stream_load.workload import ENDPOINTS, Length, Workload
 
 _WIDTH = 200  # of a reason on the terminal; the record has the whole text
+Made = TypeVar("Made", LoadOptions, Schedule, Timeouts, Workload)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,11 +32,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, required=True, help="a folder that does not exist yet")
     add("--resume", action="store_true", help="continue the run in --output; finished requests stay")
     add("--model", default="", help="default: the first the server lists")
-    add("--endpoint", default="completions", choices=PATHS)
+    add("--endpoint", default="completions", choices=ENDPOINTS)
     add("--requests", type=int, help="stop after that many")
-    add("--duration", type=float, metavar="S", help="stop starting requests after that time")
+    add(
+        "--duration",
+        type=float,
+        dest="duration_s",
+        metavar="S",
+        help="stop starting requests after that time",
+    )
     add("--concurrency", type=int, metavar="N", help="requests in flight at most; alone: closed loop")
-    add("--rate", type=float, metavar="R", help="open loop: requests per second, equally spaced")
+    add(
+        "--rate",
+        type=float,
+        dest="rate_per_s",
+        metavar="R",
+        help="open loop: requests per second, equally spaced",
+    )
     add("--poisson", action="store_true", help="with --rate: exponential gaps instead of equal ones")
     add("--burst", action="store_true", help="all requests arrive at once and wait at --concurrency")
     add("--input-tokens", type=_length, default=Length(64, 64), metavar="N|LOW:HIGH")
@@ -42,42 +57,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--vocab-size", type=int, default=512, help="token ids are drawn below it")
     add("--prefix-groups", type=int, default=0, metavar="G", help="groups that share a prefix")
     add("--prefix-tokens", type=int, default=0, metavar="N")
-    add(
-        "--prompts",
-        type=Path,
-        metavar="JSONL",
-        help='{"prompt" or "messages": ..., "output_tokens": 9, "tools": ...}',
-    )
+    form = '{"prompt" or "messages": ..., "output_tokens": 9, "tools": ...}'
+    add("--prompts", type=Path, dest="prompts_file", metavar="JSONL", help=form)
     add("--ignore-eos", action="store_true", help="ask for exactly --output-tokens (vLLM)")
-    add(
-        "--extra-body",
-        type=_json_object,
-        default={},
-        metavar="JSON",
-        help="into every request; null leaves a key out",
-    )
+    into = "into every request; null leaves a key out"
+    add("--extra-body", type=_json_object, default={}, metavar="JSON", help=into)
     add("--seed", type=int, default=0)
     add("--api-key-env", metavar="NAME", help="environment variable that holds the key")
     add("--api-key-header", default=KEY_HEADER, metavar="NAME", help="such as api-key; default: a bearer's")
     add("--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'", help="no secrets")
     add("--unix-socket", type=Path, metavar="FILE", help="connect to it; --base-url names the host")
-    add("--ca", type=Path, metavar="FILE", help="PEM with the authority of the server's certificate")
+    authority = "PEM with the authority of the server's certificate"
+    add("--ca", type=Path, dest="ca_file", metavar="FILE", help=authority)
     add("--insecure", action="store_true", help="accept any certificate; the record says so")
     add("--stamps", default="kernel", choices=("kernel", "user"), help="user: the time of the read")
     add("--retries", type=int, default=0, help="each is recorded as an attempt of its own")
-    add("--connect-timeout", type=float, default=limits.connect_s, metavar="S")
-    add("--first-token-timeout", type=float, default=limits.first_token_s, metavar="S")
-    add("--between-tokens-timeout", type=float, default=limits.between_tokens_s, metavar="S")
-    add("--total-timeout", type=float, default=limits.total_s, metavar="S")
+    for part, limit_s in asdict(limits).items():
+        add(f"--{part[:-2].replace('_', '-')}-timeout", type=float, dest=part, default=limit_s, metavar="S")
     add("--max-failure-share", type=float, default=0.0, help="above it the exit code is 1")
-    add(
-        "--slo",
-        action="append",
-        default=[],
-        type=_slo,
-        metavar="NAME_ms=X",
-        help="such as ttft_ms=200; goodput counts the requests that met every one",
-    )
+    bound = "such as ttft_ms=200; goodput counts the requests that met every one"
+    add("--slo", action="append", default=[], type=_slo, metavar="NAME_ms=X", help=bound)
     add("--name", default="r", help="begins every request id")
 
 
@@ -97,83 +96,55 @@ def _header(text: str) -> tuple[str, str]:
 
 def _slo(text: str) -> tuple[str, float]:
     name, _, bound = text.partition("=")
-    try:
-        limit = float(bound)
-    except ValueError:
-        limit = math.nan
-    if not math.isfinite(limit):
-        raise argparse.ArgumentTypeError("must be like ttft_ms=200")
-    return name, limit
+    with contextlib.suppress(ValueError):
+        if math.isfinite(limit := float(bound)):
+            return name, limit
+    raise argparse.ArgumentTypeError("must be like ttft_ms=200")
 
 
 def _json_object(text: str) -> dict[str, Any]:
+    keys: list[str] = []  # at any depth
+
+    def seen(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys.extend(key for key, _ in pairs)
+        return dict(pairs)
+
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=seen)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"not JSON ({error})") from None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError("must be a JSON object")
-    if secret := named_secret(_keys(value)):
-        raise argparse.ArgumentTypeError(
-            f"{secret!r} holds a secret, which records would show; give --api-key-env"
-        )
+    if secret := named_secret(keys):
+        words = f"{secret!r} holds a secret, which records would show; give --api-key-env"
+        raise argparse.ArgumentTypeError(words)
     return value
-
-
-def _keys(value: Any) -> Iterator[str]:
-    """Yield every key of a JSON value, at any depth."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, dict):
-            yield from one
-        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
 
 
 def options_from(args: argparse.Namespace) -> LoadOptions:
     """Return the options of a load. Raises InputError when arguments contradict each other."""
-    if args.rate is not None and args.burst:
+    if args.rate_per_s is not None and args.burst:
         raise InputError("--rate and --burst: requests come at a rate or at once, not both")
-    if args.poisson and args.rate is None:
+    if args.poisson and args.rate_per_s is None:
         raise InputError("--poisson needs --rate")
-    process = "burst" if args.burst else "closed"
-    if args.rate is not None:
-        process = "poisson" if args.poisson else "constant"
-    return LoadOptions(
-        base_url=args.base_url,
-        schedule=Schedule(process, args.requests, args.duration, args.rate, args.seed),
-        workload=Workload(
-            model=args.model,
-            endpoint=args.endpoint,
-            prompt=args.prompt,
-            input_tokens=args.input_tokens,
-            output_tokens=args.output_tokens,
-            prefix_groups=args.prefix_groups,
-            prefix_tokens=args.prefix_tokens,
-            vocab_size=args.vocab_size,
-            ignore_eos=args.ignore_eos,
-            prompts_file=args.prompts,
-            extra_body=args.extra_body,
-            seed=args.seed,
-        ),
-        concurrency=args.concurrency,
-        timeouts=Timeouts(
-            args.connect_timeout,
-            args.first_token_timeout,
-            args.between_tokens_timeout,
-            args.total_timeout,
-        ),
-        retries=args.retries,
+    process = "poisson" if args.poisson else "constant"
+    if args.rate_per_s is None:
+        process = "burst" if args.burst else "closed"
+    return _made(
+        LoadOptions,
+        args,
+        schedule=_made(Schedule, args, process=process),
+        workload=_made(Workload, args),
+        timeouts=_made(Timeouts, args),
         kernel_stamps=args.stamps == "kernel",
-        api_key_env=args.api_key_env,
-        name=args.name,
-        max_failure_share=args.max_failure_share,
         headers=dict(args.header),
-        api_key_header=args.api_key_header,
-        unix_socket=args.unix_socket,
-        ca_file=args.ca,
-        insecure=args.insecure,
     )
+
+
+def _made(kind: type[Made], args: argparse.Namespace, **more: Any) -> Made:
+    """Return an object whose fields are the arguments of these names, or `more`."""
+    names = (one.name for one in fields(kind))
+    return kind(**{name: more[name] if name in more else getattr(args, name) for name in names})
 
 
 def run(args: argparse.Namespace, watch: Watch | None = None) -> LoadResult:
@@ -193,7 +164,7 @@ def outcome(result: LoadResult) -> str:
     return "\n".join(lines)
 
 
-def reasons(requests: Sequence[RequestRecord], sessions: Sequence[Mapping[str, Any]]) -> list[str]:
+def reasons(requests: Sequence[RequestRecord], sessions: Sequence[Info]) -> list[str]:
     """Return lines: why requests failed, what was noted, and which requests belong to a killed session."""
     failed = Counter(f"{one.status}: {one.error or 'no message'}" for one in requests if one.status != "ok")
     noted = Counter(note for one in requests for note in one.notes)
@@ -204,9 +175,7 @@ def reasons(requests: Sequence[RequestRecord], sessions: Sequence[Mapping[str, A
     ]
     times = [(session["start_ns"], session["end_ns"]) for session in sessions]
     if orphans := sum(not any(a <= one.arrival_ns <= b for a, b in times) for one in requests):
-        lines.append(
-            f"note: {orphans} requests are of a session that was killed, which left no account of itself"
-        )
+        lines.append(f"note: {orphans} requests are of a session that was killed, which left no account")
     return lines
 
 

@@ -15,6 +15,8 @@ from inference_lab.stream_load.connection import tls_context
 from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.workload import Workload
 
+Conditions = dict[str, Any]  # the options as JSON values
+
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
@@ -44,51 +46,55 @@ class LoadOptions:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        if (self.ca_file or self.insecure) and self.endpoint.scheme != "https":
-            raise InputError("--ca and --insecure are about certificates, which only https has")
-        if self.ca_file and self.insecure:
-            raise InputError("--ca and --insecure: a certificate is checked or it is not")
-        if self.api_key_header != KEY_HEADER and self.api_key_env is None:
-            raise InputError("--api-key-header needs --api-key-env, which names what goes there")
-        if not (self.name.isascii() and self.name.isprintable()):
-            raise InputError(f"name is {self.name!r}, must be printable ASCII: it goes into a header")
-        if self.retries < 0:
-            raise InputError(f"retries is {self.retries}, must be at least 0")
-        if not 0 <= self.max_failure_share <= 1:
-            raise InputError(f"max_failure_share is {self.max_failure_share}, must be from 0 to 1")
-        if self.schedule.is_closed and self.concurrency is None:
-            raise InputError("a closed loop needs a concurrency: give --concurrency, or a --rate")
+        is_https, share, limit = self.endpoint.scheme == "https", self.max_failure_share, self.concurrency
+        for is_wrong, rule in (
+            (
+                (self.ca_file or self.insecure) and not is_https,
+                "--ca and --insecure: only https has certificates",
+            ),
+            (self.ca_file and self.insecure, "--ca and --insecure: a certificate is checked or it is not"),
+            (
+                self.api_key_header != KEY_HEADER and not self.api_key_env,
+                "--api-key-header needs --api-key-env",
+            ),
+            (
+                not (self.name.isascii() and self.name.isprintable()),
+                f"name {self.name!r}: not printable ASCII",
+            ),
+            (self.retries < 0, f"retries is {self.retries}, must be at least 0"),
+            (not 0 <= share <= 1, f"max_failure_share is {share}, must be from 0 to 1"),
+            (limit is not None and limit < 1, f"concurrency is {limit}, must be at least 1"),
+            (
+                self.schedule.is_closed and limit is None,
+                "a closed loop needs a concurrency: give --concurrency",
+            ),
+        ):
+            if is_wrong:
+                raise InputError(rule)
 
     @property
     def endpoint(self) -> Endpoint:
         """The server's address."""
         return Endpoint.parse(
-            self.base_url,
-            headers=self.headers,
-            unix_socket=self.unix_socket,
-            key_header=self.api_key_header,
+            self.base_url, headers=self.headers, unix_socket=self.unix_socket, key_header=self.api_key_header
         )
 
-    def conditions(self) -> dict[str, Any]:
+    def conditions(self) -> Conditions:
         """Return everything that decides what is sent when, as JSON values."""
         return json.loads(json.dumps(asdict(self), default=str))
 
-    def refuse_other_conditions(self, before: Mapping[str, Any]) -> None:
+    def refuse_other_conditions(self, before: Conditions) -> None:
         """Raise InputError unless these are the conditions `before` of a load that is to be resumed."""
         # An option that an older load did not know was not used there.
-        before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | dict(before)
+        before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | before
         for name, value in self.conditions().items():
             if before.get(name) != value:
-                raise InputError(
-                    f"--resume with another {name}: {value}, the run has {before.get(name)};"
-                    " give the same options or another --output"
-                )
+                words = f"--resume with another {name}: {value}, the run has {before.get(name)}"
+                raise InputError(f"{words}; give the same options or another --output")
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what checks the server's certificate, None for plain HTTP."""
-        if self.endpoint.scheme != "https":
-            return None
-        return tls_context(self.ca_file, insecure=self.insecure)
+        return tls_context(self.ca_file, insecure=self.insecure) if self.endpoint.scheme == "https" else None
 
     def api_key(self) -> str | None:
         """Return the key in the environment. Raises InputError when it is unusable or an option holds it."""

@@ -7,11 +7,10 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import count, islice, repeat, takewhile
+from typing import Literal
 
 from inference_lab.errors import InputError
-
-PROCESSES = ("closed", "burst", "constant", "poisson")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +26,13 @@ class Schedule:
     Raises InputError when it never stops or when a rate is missing or has no use.
     """
 
-    process: str
+    process: Literal["closed", "burst", "constant", "poisson"]
     requests: int | None = None
     duration_s: float | None = None
     rate_per_s: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.process not in PROCESSES:
-            raise InputError(f"schedule is {self.process!r}, must be one of {', '.join(PROCESSES)}")
         if self.requests is None and (self.duration_s is None or self.process == "burst"):
             raise InputError("a schedule must stop: give a number of requests or a duration")
         for name in ("requests", "duration_s", "rate_per_s"):
@@ -43,10 +40,7 @@ class Schedule:
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{name} is {value}, must be a positive, finite number")
         if (self.rate_per_s is not None) != (self.process in ("constant", "poisson")):
-            raise InputError(
-                f"a {self.process} schedule with rate {self.rate_per_s}: constant and poisson need a"
-                " rate in requests per second, closed and burst have none"
-            )
+            raise InputError(f"rate is {self.rate_per_s}: constant and poisson need one, others have none")
 
     @property
     def is_closed(self) -> bool:
@@ -58,13 +52,9 @@ class Schedule:
 
         An open loop's duration ends it here; a closed loop's duration is for its driver to watch.
         """
-        limit_ns = math.inf
-        if self.duration_s is not None and not self.is_closed:
-            limit_ns = self.duration_s * 1e9
-        for index, offset_ns in enumerate(self._endless()):
-            if offset_ns >= limit_ns or (self.requests is not None and index >= self.requests):
-                return
-            yield offset_ns
+        endless, limit_s = self._endless(), None if self.is_closed else self.duration_s
+        within = endless if limit_s is None else takewhile(lambda at_ns: at_ns < limit_s * 1e9, endless)
+        return islice(within, self.requests)
 
     def _endless(self) -> Iterator[int]:
         if self.rate_per_s is None:

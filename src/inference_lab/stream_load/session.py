@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
@@ -29,12 +29,11 @@ from inference_lab.stream_load.driver import Driver
 from inference_lab.stream_load.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.stream_load.options import LoadOptions
 from inference_lab.stream_load.requests import RequestFile
-from inference_lab.stream_load.workload import Workload
 
 INFO = "load.json"
-PATHS = {"completions": "/completions", "chat": "/chat/completions"}
 _SPARE = 8  # connections kept ready in an open loop, where the next free one cannot be foreseen
 _WATCH_EVERY_S = 0.5  # showing a load takes about 1 ms, in which user stamps are late
+Info = dict[str, Any]  # what INFO holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class LoadResult:
     """Path and conditions of a record, how many of its attempts ended how, and the exit code for a shell."""
 
     requests_path: Path
-    info: Mapping[str, Any]
+    info: Info
     counts: Mapping[str, int]
     exit_code: int
 
@@ -60,38 +59,23 @@ class Snapshot:
 Watch = Callable[[Snapshot], None]
 
 
-class _HttpTransport:
-    """Requests of a workload through a client."""
-
-    def __init__(self, client: Client, workload: Workload) -> None:
-        self._client = client
-        self._workload = workload
-        self.send = client.send
-
-    def prepare(self, index: int, request_id: str) -> bytes:
-        """Return the request's bytes, and open a connection for it."""
-        self._client.pool.top_up()
-        path = PATHS[self._workload.endpoint]
-        return self._client.request(path, self._workload.body(index), request_id)
-
-
+@dataclass
 class _Session:
     """One session of a load: from its start, or a resume, to its end."""
 
-    def __init__(self, options: LoadOptions, file: RequestFile, info: dict[str, Any]) -> None:
-        self._options = options
-        self._file = file
-        self._info = info
-        self._tls = options.tls()
-        self.counts: Counter[str] = Counter(record.status for record in file.earlier)
-        self._tokens = 0
-        self._failure: RecordError | None = None
-        self.interrupts = 0
+    options: LoadOptions
+    file: RequestFile
+    info: Info
+    counts: Counter[str] = field(default_factory=Counter[str])
+    tokens: int = 0
+    failure: RecordError | None = None
+    interrupts: int = 0
 
     async def run(self, watch: Watch | None) -> None:
         """Drive the load until every request has ended or a second interrupt stops it."""
-        options, target = self._options, self._options.endpoint
-        session: dict[str, Any] = {
+        options, target = self.options, self.options.endpoint
+        self.counts.update(record.status for record in self.file.earlier)
+        session: Info = {
             "name": options.name,
             "schedule": options.schedule.process,
             "concurrency": options.concurrency,
@@ -104,16 +88,16 @@ class _Session:
             session["tls"] = {"certificate_checked": not options.insecure, "ca_sha256": digest}
         is_kernel = options.kernel_stamps and target.is_plain_tcp
         with closing(ArrivalClock(kernel=is_kernel)) as clock, closing(PreciseTimer()) as alarm:
-            client = Client(
+            self.client = Client(
                 target,
                 clock=clock,
                 timeouts=options.timeouts,
                 api_key=options.api_key(),
                 spare=0 if options.schedule.is_closed else min(options.concurrency or _SPARE, _SPARE),
-                tls=self._tls,
+                tls=options.tls(),
             )
-            async with client:
-                session["interrupted"] = await self._drive(client, alarm, watch)
+            async with self.client:
+                session["interrupted"] = await self._drive(alarm, watch)
         session |= {
             "end_ns": monotonic_ns(),
             "client_cpu_ns": time.process_time_ns() - cpu_ns,
@@ -122,32 +106,35 @@ class _Session:
             "clock": {
                 **clock.conditions(),
                 "asked": "kernel" if options.kernel_stamps else "user",
-                "stamps": client.clock_name,  # the clock of the requests: the kernel stamps no TLS
+                "stamps": self.client.clock_name,  # the clock of the requests: the kernel stamps no TLS
             },
-            "connections": client.pool.opened,
-            "resent_requests": client.resent,
-            "dropped_torn_bytes": self._file.torn_bytes,
+            "connections": self.client.pool.opened,
+            "resent_requests": self.client.resent,
+            "dropped_torn_bytes": self.file.torn_bytes,
         }
-        self._info["sessions"].append(session)
-        self._info["counts"] = dict(sorted(self.counts.items()))
+        self.info["sessions"].append(session)
+        self.info["counts"] = dict(sorted(self.counts.items()))
         self._write_info()
 
-    async def _drive(self, client: Client, alarm: PreciseTimer, watch: Watch | None) -> bool:
+    async def _drive(self, alarm: PreciseTimer, watch: Watch | None) -> bool:
         """Send every request and write its record; return whether an interrupt cut that short."""
-        options = self._options
-        workload = options.workload
+        options, client, workload = self.options, self.client, self.options.workload
         if not workload.model:
             workload = replace(workload, model=await client.discover_model())
-        self._info["model"] = client.redact(workload.model)  # a server may echo the key
+        self.info["model"] = client.redact(workload.model)  # a server may echo the key
 
-        def deliver(attempt: Attempt) -> None:
-            self._deliver(attempt, client, driver)
+        path = "/chat/completions" if workload.is_chat else "/completions"
 
-        driver = Driver(
-            options.schedule,
-            _HttpTransport(client, workload),
+        def prepare(index: int, request_id: str) -> bytes:
+            client.pool.top_up()  # a connection for it
+            return client.request(path, workload.body(index), request_id)
+
+        self.driver = Driver(
+            schedule=options.schedule,
+            prepare=prepare,
+            send=client.send,
             concurrency=options.concurrency,
-            deliver=deliver,
+            deliver=self._deliver,
             now_ns=monotonic_ns,
             sleep_until=alarm.sleep_until,
             name=options.name,
@@ -155,63 +142,56 @@ class _Session:
             retry_within_s=options.timeouts.total_s,
         )
         self._write_info()  # after everything that can refuse
-        self._catch_signals(driver)
-        await client.pool.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
-        watching = asyncio.create_task(self._watch(driver, client, watch)) if watch else None
-        await driver.run(self._file.earlier_attempts())
-        if watching is not None:
-            watching.cancel()
-        if self._failure is not None:
-            raise self._failure
-        return driver.is_interrupted
-
-    def _catch_signals(self, driver: Driver) -> None:
-        """SIGINT drains, a second one stops; SIGTERM stops."""
-
-        def interrupt(signals: int) -> None:
-            self.interrupts += signals
-            if self.interrupts == 1:
-                with contextlib.suppress(OSError):  # a closed terminal does not end the load
-                    print(
-                        "interrupted: waiting for what is in flight; again to stop at once",
-                        file=sys.stderr,
-                        flush=True,
-                    )
-                driver.drain()
-            else:
-                driver.stop()
-
         if threading.current_thread() is threading.main_thread():
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGINT, interrupt, 1)
-            loop.add_signal_handler(signal.SIGTERM, interrupt, 2)
+            loop.add_signal_handler(signal.SIGINT, self._interrupt, 1)
+            loop.add_signal_handler(signal.SIGTERM, self._interrupt, 2)
+        await client.pool.prepare(min(options.concurrency or _SPARE, options.schedule.requests or _SPARE))
+        watching = asyncio.create_task(self._watch(watch)) if watch else None
+        await self.driver.run(self.file.earlier_attempts())
+        if watching is not None:
+            watching.cancel()
+        if self.failure is not None:
+            raise self.failure
+        return self.driver.is_interrupted
 
-    def _deliver(self, attempt: Attempt, client: Client, driver: Driver) -> None:
+    def _interrupt(self, signals: int) -> None:
+        """Drain after one SIGINT, stop after a second one or SIGTERM."""
+        self.interrupts += signals
+        if self.interrupts > 1:
+            self.driver.stop()
+            return
+        with contextlib.suppress(OSError):  # a closed terminal does not end the load
+            words = "interrupted: waiting for what is in flight; again to stop at once"
+            print(words, file=sys.stderr, flush=True)
+        self.driver.drain()
+
+    def _deliver(self, attempt: Attempt) -> None:
         """Write the line of an attempt as it ends, before anything follows from its end."""
-        if self._failure is not None:
+        if self.failure is not None:
             return  # after a line that was not written whole there must be no other
-        record = request_record(attempt, clock=client.clock_name, redact=client.redact)
+        record = request_record(attempt, clock=self.client.clock_name, redact=self.client.redact)
         try:
-            self._file.append(record)
+            self.file.append(record)
         except RecordError as error:
-            self._failure = error
-            driver.stop()
+            self.failure = error
+            self.driver.stop()
         self.counts[record.status] += 1
-        self._tokens += record.output_tokens
-        client.pool.read()  # many may end at once: what arrives meanwhile is stamped between two lines
+        self.tokens += record.output_tokens
+        self.client.pool.read()  # many may end at once: what arrives meanwhile is stamped between two lines
 
-    async def _watch(self, driver: Driver, client: Client, watch: Watch) -> None:
+    async def _watch(self, watch: Watch) -> None:
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
             done = self.counts.total()
             failed = done - self.counts["ok"] - self.counts["cancelled"]
-            watch(Snapshot(driver.in_flight, done, failed, self._tokens + client.live_events))
+            watch(Snapshot(self.driver.in_flight, done, failed, self.tokens + self.client.live_events))
 
     def _write_info(self) -> None:
-        path = self._file.folder / INFO
+        path = self.file.folder / INFO
         temporary = path.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps(self._info, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(self.info, indent=1, sort_keys=True) + "\n", encoding="utf-8")
             temporary.replace(path)
         except OSError as error:
             raise RecordError(f"{path}: cannot be written ({error.strerror}); make room") from None
@@ -231,9 +211,8 @@ def load(
     if resume and options.schedule.is_closed and options.schedule.requests is None:
         raise InputError("a closed loop over a duration has no request left over; start a new run")
     sessions = _earlier_sessions(options, folder) if resume else []
-    info: dict[str, Any] = {"conditions": options.conditions(), "sessions": sessions}
-    file = RequestFile(folder, resume=resume)
-    session = _Session(options, file, info)
+    info: Info = {"conditions": options.conditions(), "sessions": sessions}
+    session = _Session(options, file := RequestFile(folder, resume=resume), info)
     try:
         run_in_event_loop(lambda: session.run(watch))
     except BaseException:
@@ -254,14 +233,14 @@ def exit_code(counts: Mapping[str, int], max_failure_share: float, *, interrupte
     return int(ok == 0 or finished - ok > max_failure_share * finished)
 
 
-def _earlier_sessions(options: LoadOptions, folder: Path) -> list[dict[str, Any]]:
+def _earlier_sessions(options: LoadOptions, folder: Path) -> list[Info]:
     """Return the sessions of a load that is to be resumed under the same conditions."""
     path = folder / INFO
-    if not path.exists():
-        raise InputError(f"{folder} holds no run to resume; leave --resume away to start one")
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
         conditions, sessions = info["conditions"], info["sessions"]
+    except FileNotFoundError:
+        raise InputError(f"{folder} holds no run to resume; leave --resume away to start one") from None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); give another --output") from None
     options.refuse_other_conditions(conditions)

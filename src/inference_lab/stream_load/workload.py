@@ -5,16 +5,15 @@ So a resumed run asks exactly what it would have asked. Knows no clock and no co
 
 import json
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from inference_lab.errors import InputError
 
-_ASKED_BY = {"completions": "prompt", "chat": "messages"}
-ENDPOINTS = tuple(_ASKED_BY)
+Endpoint = Literal["completions", "chat"]
+ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat")
 _COUNTS = ("max_tokens", "max_completion_tokens")
 OF_REQUEST = (
     *(*_COUNTS, "min_tokens", "ignore_eos", "stop", "seed", "temperature", "top_p", "top_k", "min_p"),
@@ -25,9 +24,8 @@ _WORDS = (
     *("the", "of", "and", "to", "in", "is", "that", "it", "for", "was", "on", "as", "with", "be"),
     *("by", "at", "from", "this", "have", "are", "not", "but", "had", "they", "which", "you", "one"),
 )
-
-
 _MOST = 10_000_000  # tokens of one request: beyond any model, and a slip would fill the memory
+Body = dict[str, Any]  # of a request, or a part of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,8 @@ class Workload:
     """
 
     model: str
-    endpoint: str = "completions"
-    prompt: str = "text"
+    endpoint: Endpoint = "completions"
+    prompt: Literal["text", "ids"] = "text"
     input_tokens: Length = Length(64, 64)
     output_tokens: Length = Length(64, 64)
     prefix_groups: int = 0
@@ -78,34 +76,40 @@ class Workload:
     vocab_size: int = 512
     ignore_eos: bool = False
     prompts_file: Path | None = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra_body: Body = field(default_factory=Body)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.endpoint not in ENDPOINTS:
-            raise InputError(f"endpoint is {self.endpoint!r}, must be one of {', '.join(ENDPOINTS)}")
-        if self.prompt not in ("text", "ids"):
-            raise InputError(f"prompt is {self.prompt!r}, must be text or ids")
-        if self.prompt == "ids" and self.endpoint == "chat":
-            raise InputError("a chat takes no token ids; use prompt text or endpoint completions")
-        if bool(self.prefix_groups) != bool(self.prefix_tokens) or self.prefix_tokens < 0:
-            raise InputError("shared prefixes need both: positive prefix_groups and prefix_tokens")
-        if self.prefix_tokens >= self.input_tokens.low and self.prefix_groups:
-            raise InputError(
-                f"prefix_tokens is {self.prefix_tokens}, must be less than every prompt's length"
-                f" (input_tokens {self.input_tokens})"
-            )
-        if self.vocab_size < 4:
-            raise InputError(f"vocab_size is {self.vocab_size}, must be at least 4")
-        if self.extra_body.get("n") not in (None, 1) or self.extra_body.get("stream", True) is not True:
-            raise InputError("extra_body: n must be 1 and stream true; one answer a request is timed")
+        groups, shared, extra = self.prefix_groups, self.prefix_tokens, self.extra_body
+        is_one_stream = extra.get("n") in (None, 1) and extra.get("stream", True) is True
+        for is_wrong, rule in (
+            (self.prompt == "ids" and self.is_chat, "a chat takes no token ids; use prompt text"),
+            (
+                bool(groups) != bool(shared) or shared < 0,
+                "give both or none: --prefix-groups, --prefix-tokens",
+            ),
+            (
+                groups and shared >= self.input_tokens.low,
+                f"prefix_tokens is {shared}: no prompt may be so short",
+            ),
+            (self.vocab_size < 4, f"vocab_size is {self.vocab_size}, must be at least 4"),
+            (not is_one_stream, "extra_body: n must be 1 and stream true; one answer a request is timed"),
+        ):
+            if is_wrong:
+                raise InputError(rule)
         try:
-            _check(self.extra_body)
+            _check(extra)
         except InputError as error:
             raise InputError(f"extra_body: {error}") from None
 
+    @property
+    def is_chat(self) -> bool:
+        """Whether messages are asked, not a prompt."""
+        return self.endpoint == "chat"
+
     @cached_property
-    def _lines(self) -> list[dict[str, Any]]:
+    def _lines(self) -> list[Body]:
+        """The bodies in the file of prompts; none without one."""
         path = self.prompts_file
         if path is None:
             return []
@@ -113,13 +117,12 @@ class Workload:
             texts = path.read_text(encoding="utf-8-sig").split("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{path}: cannot be read ({error}); give a JSONL of prompts") from None
-        lines: list[dict[str, Any]] = []
+        lines: list[Body] = []
         for number, text in enumerate(texts, start=1):
-            if text.strip():
-                try:
-                    lines.append(_line(text, _ASKED_BY[self.endpoint]))
-                except InputError as error:
-                    raise InputError(f"{path} line {number}: {error}") from None
+            try:
+                lines += [_line(text, "messages" if self.is_chat else "prompt")] if text.strip() else []
+            except InputError as error:
+                raise InputError(f"{path} line {number}: {error}") from None
         if not lines:
             raise InputError(f"{path}: holds no prompt; each line is one JSON object")
         return lines
@@ -129,21 +132,18 @@ class Workload:
         chosen = random.Random(f"{self.seed}/{index}")
         input_tokens = chosen.randint(self.input_tokens.low, self.input_tokens.high)
         output_tokens = chosen.randint(self.output_tokens.low, self.output_tokens.high)
-        line = self._lines[index % len(self._lines)] if self.prompts_file is not None else {}
-        body: dict[str, Any] = {"model": self.model}
+        line = self._lines[index % len(self._lines)] if self._lines else {}
+        body: Body = {"model": self.model}
         if not set(_COUNTS) & {*line, *self.extra_body}:
             body["max_tokens"] = output_tokens
-        if self.prompts_file is not None:
+        if line:
             body |= line
-        elif self.endpoint == "chat":
-            content = self._prompt(index, input_tokens, chosen)
-            body["messages"] = [{"role": "user", "content": content}]
+        elif self.is_chat:
+            body["messages"] = [{"role": "user", "content": self._prompt(index, input_tokens, chosen)}]
         else:
             body["prompt"] = self._prompt(index, input_tokens, chosen)
-        if self.ignore_eos:
-            body["ignore_eos"] = True
-        body |= {"stream": True, "stream_options": {"include_usage": True}}
-        body |= self.extra_body
+        body |= {"ignore_eos": True} if self.ignore_eos else {}
+        body |= {"stream": True, "stream_options": {"include_usage": True}, **self.extra_body}
         asked = {key: value for key, value in body.items() if value is not None}
         return json.dumps(asked, separators=(",", ":")).encode()
 
@@ -159,7 +159,7 @@ class Workload:
         return " ".join(_WORDS[token % len(_WORDS)] for token in prefix + own)
 
 
-def _line(text: str, wanted: str) -> dict[str, Any]:
+def _line(text: str, wanted: str) -> Body:
     """Return what a line of a prompts file adds to its request's body. Raises InputError with the rule."""
     try:
         line = json.loads(text)
@@ -173,14 +173,13 @@ def _line(text: str, wanted: str) -> dict[str, Any]:
         line["max_tokens"] = line.pop("output_tokens")
     known = (wanted, "output_tokens", *OF_REQUEST)
     if unknown := sorted(set(line) - set(known)):
-        raise InputError(
-            f"unknown key {unknown[0]!r}; known are {', '.join(known)}; --extra-body adds others to all"
-        )
+        more = f"known are {', '.join(known)}; --extra-body adds others to all"
+        raise InputError(f"unknown key {unknown[0]!r}; {more}")
     _check(line)
     return line
 
 
-def _check(asked: Mapping[str, Any]) -> None:
+def _check(asked: Body) -> None:
     """Raise InputError unless this part of a body is JSON and asks for one answer of valid length."""
     try:
         json.dumps(asked, allow_nan=False)
