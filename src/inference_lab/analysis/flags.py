@@ -1,12 +1,11 @@
 """What may be wrong with a timing record, cell by cell: a code for the table, cause and way out in words.
 
-Answers: which cells make no claim, and why? A flag on every cell makes the whole record invalid.
-Bounds come from `judge`; those it does not name stand in BOUNDS.
+Answers: which cells make no claim, and why? `judge` gives the bounds, else BOUNDS.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,20 +16,29 @@ from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record
 from inference_lab.records.samples import Cell
 
-BOUNDS: Mapping[str, float] = {
+Concerns = Callable[[Mapping[str, str]], bool]
+
+BOUNDS = {
     "max_others_cpu": 0.2,  # cores used by others, median over the run
     "max_probe_drift": 0.1,  # relative change of a fixed calculation
     "max_warmup_residual": 0.1,  # relative excess of a process's first rounds over its later ones
 }
 FEWEST = 6  # signs that can all agree by chance in less than 5% (2 / 2**6)
+COUNTED = ("requests", "attempts", "tokens", "steps")  # units of what no lateness can move
+_CHANGING = "times are of a machine still changing: let it settle, then measure again"
 
 
-@dataclass(frozen=True)
-class Flag:
-    """A code of `rows.CODES`, or "" for a note that stops no claim; the advice names cause and way out."""
+def is_timed(row: Mapping[str, str]) -> bool:
+    """Whether a row of a load's summary is no mere count."""
+    return row["unit"] not in COUNTED
+
+
+class Flag(NamedTuple):
+    """A code of `summary_table.CODES`, or "" for a note that stops no claim; cause and way out in words."""
 
     code: str
     advice: str
+    concerns: Concerns = lambda _: True  # which rows of a load's cell
 
 
 @dataclass(frozen=True)
@@ -49,24 +57,22 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
     bounds = {**BOUNDS, **judge.given()}
     rule = ClaimRule(rounds)
     same, smallest = rule.aa, rule.smallest_effect
-    pairs = {
-        (path, value): ((path, value), (rounds.baseline, value))
-        for path in rounds.paths
-        for value in rounds.values
-        if path != rounds.baseline
-    }
+    pairs = {cell: (cell, (rounds.baseline, cell[1])) for cell in rounds.times if cell[0] != rounds.baseline}
     ratios = {cell: rule.compare("p50_ms", *pair) for cell, pair in pairs.items()}
     differs = dict(zip(same, claims(list(same.values()), smallest), strict=True))
-    everywhere = [*record_flags(record, bounds), *_drift(rounds.probe, bounds["max_probe_drift"])]
+    everywhere = [
+        *others_at_work(record, bounds["max_others_cpu"]),
+        *_drift(rounds.probe, bounds["max_probe_drift"]),
+    ]
     if not same:
         everywhere.append(Flag("", "A/A not assessed: the baseline was measured once a round"))
     flags = {
         cell: [
             *everywhere,
             *_threads(record, rounds.cells[cell]),
-            *_same(same.get(cell[1]), differs=differs.get(cell[1], False)),
+            *([_baseline_differs(same[cell[1]])] if differs.get(cell[1]) else []),
             *_warmup_residual(times, bounds["max_warmup_residual"]),
-            *_doubts(ratios.get(cell), smallest),
+            *(_doubts(ratios[cell], smallest) if cell in ratios else []),
         ]
         for cell, times in rounds.times.items()
     }
@@ -77,24 +83,18 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
     return Judgement(ratios, claimed, same, smallest, flags)
 
 
-def record_flags(record: Record, bounds: Mapping[str, Any]) -> Iterator[Flag]:
-    """Flags of every cell: a machine that stayed busy."""
+def others_at_work(record: Record, bound: float) -> Iterator[Flag]:
+    """Others used more than `bound` cores: times are in doubt, counts are not."""
     others = record.manifest.get("environment", {}).get("others_used_cores")
     if others is None:
         yield Flag("", "load of others not assessed: the record does not hold it")
-    elif others["median"] > bounds["max_others_cpu"]:
-        yield Flag(
-            "busy",
-            f"others used {others['median']:.3g} cores (median; at most {others['max']:.3g}), allowed are"
-            f" {bounds['max_others_cpu']:.3g}; measure again on a quiet machine",
-        )
+    elif others["median"] > bound:
+        used = f"others used {others['median']:.3g} cores (median; at most {others['max']:.3g})"
+        yield Flag("busy", f"{used}, allowed are {bound:.3g}; measure again on a quiet machine", is_timed)
 
 
 def _threads(record: Record, cell: Cell) -> Iterator[Flag]:
-    """More threads wanted to run than there were cores.
-
-    The manifest's `neighbours` lists, by path, how many cores the experiment itself kept busy beside it.
-    """
+    """More threads wanted to run than there were cores, with those that the experiment kept busy itself."""
     cores = record.manifest.get("environment", {}).get("affinity")
     beside: int = record.manifest.get("neighbours", {}).get(cell.path, 0)
     if cores is not None and cell.blas_threads + beside > len(cores):
@@ -111,35 +111,23 @@ def _drift(probe: Times | None, bound: float) -> Iterator[Flag]:
         yield Flag("", "drift not assessed: no probe, or one round only")
         return
     half = probe.shape[1] // 2
-    change = compare(_by_process(probe[:, -half:] / probe[:, :half])).ratio
+    ratios = probe[:, -half:] / probe[:, :half]
+    if len(ratios) >= FEWEST:  # enough to decide by one ratio a process: rounds of a process are alike
+        ratios = np.percentile(ratios, 50, axis=1, keepdims=True)
+    change = compare(ratios).ratio
     if excludes_one(change.lo, change.hi) and abs(change.value - 1) > bound:
-        yield Flag(
-            "drift",
-            f"within a process the probe changed to {change.value:.3g} of its first half; times are of a"
-            " machine still changing: let it settle, then measure again",
-        )
+        words = f"within a process the probe changed to {change.value:.3g} of its first half"
+        yield Flag("drift", f"{words}; {_CHANGING}")
     medians = np.percentile(probe, 50, axis=1)
     steps, total = np.sign(np.diff(medians)), float(medians[-1] / medians[0])
     if len(medians) >= FEWEST and abs(int(steps.sum())) == len(steps) and abs(total - 1) > bound:
-        yield Flag(
-            "drift",
-            f"the probe changed from process to process to {total:.3g} of the first; times are of a machine"
-            " still changing: let it settle, then measure again",
-        )
+        words = f"the probe changed from process to process to {total:.3g} of the first"
+        yield Flag("drift", f"{words}; {_CHANGING}")
 
 
-def _by_process(ratios: Times) -> Times:
-    """One ratio a process where there are enough of them to decide, as rounds of a process are alike."""
-    return np.percentile(ratios, 50, axis=1, keepdims=True) if len(ratios) >= FEWEST else ratios
-
-
-def _same(aa: Comparison | None, *, differs: bool) -> Iterator[Flag]:
-    if aa is not None and differs:
-        yield Flag(
-            "aa",
-            f"the baseline measured twice in the same rounds differs from itself by {aa.effect:.1%} (A/A);"
-            " ratios of this value mean nothing: measure again, with nothing else running",
-        )
+def _baseline_differs(aa: Comparison) -> Flag:
+    words = f"the baseline measured twice in the same rounds differs from itself by {aa.effect:.1%} (A/A)"
+    return Flag("aa", f"{words}: ratios of this value mean nothing; measure again on a quiet machine")
 
 
 def _warmup_residual(times: Times, bound: float) -> Iterator[Flag]:
@@ -148,33 +136,23 @@ def _warmup_residual(times: Times, bound: float) -> Iterator[Flag]:
     first = -(-FEWEST // processes)
     if rounds < 2 * first:
         return
-    later = np.percentile(times[:, rounds // 2 :], 50, axis=1, keepdims=True)
-    excess = times[:, :first] / later
+    excess = times[:, :first] / np.percentile(times[:, rounds // 2 :], 50, axis=1, keepdims=True)
     if float(excess.min()) > 1 + bound:
-        yield Flag(
-            "warmup-residual",
-            f"the first rounds of every process took {estimate(excess, 0.5).value:.3g} times as long as its"
-            " later ones; raise warmups",
-        )
+        words = f"the first rounds of every process took {estimate(excess, 0.5).value:.3g} times as long"
+        yield Flag("warmup-residual", f"{words} as its later ones; raise warmups")
 
 
-def _doubts(comparison: Comparison | None, smallest: float) -> Iterator[Flag]:
-    if comparison is None:
-        return
+def _doubts(comparison: Comparison, smallest: float) -> Iterator[Flag]:
     found = doubts(comparison, smallest)
     if "processes" in found and comparison.by_process:
         low, high = comparison.by_process
-        yield Flag(
-            "processes",
-            f"drawn by whole processes the ratio lies in [{low:.4g}, {high:.4g}]: processes disagree; measure"
-            " with more processes",
-        )
+        words = f"drawn by whole processes the ratio lies in [{low:.4g}, {high:.4g}]: processes disagree"
+        yield Flag("processes", f"{words}; measure with more processes")
     if comparison.states:
         low, high = comparison.states
         moved = f"the ratio moved between {low:.4g} and {high:.4g} for stretches of rounds"
         if "regime" in found:
-            yield Flag(
-                "regime", f"{moved}, which do not tell one story; find what changed, then measure again"
-            )
+            words = "which do not tell one story; find what changed, then measure again"
+            yield Flag("regime", f"{moved}, {words}")
         elif high / low > 1 + smallest:
             yield Flag("", moved)

@@ -1,11 +1,9 @@
-"""Requests of one load together: which of them are measured, and how many were in flight when.
+"""The requests of a load together: which are measured, how many were in flight when, which runs are one cell.
 
-Answers: who belongs to which run, where is its steady window, which runs share their conditions? Times are
-integer ns of one clock.
+Times are integer ns of one clock.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,10 +11,10 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Required, TypedDict, cast
 
 from inference_lab.errors import RecordError
-from inference_lab.records.record import Record
+from inference_lab.records.record import Record, varied
 from inference_lab.stream_load.requests import RequestRecord
 
-Window = tuple[int, int]  # first and last arrival that count
+Window = tuple[int, int]  # first and last arrival that are measured
 CellKey = tuple[tuple[str, str], ...]  # columns and values of a cell
 
 
@@ -33,7 +31,7 @@ class Session(TypedDict, total=False):
     end_ns: int
     client_cpu_ns: int
     client_max_rss_kib: int
-    clock: Mapping[str, Any]
+    clock: Mapping[str, object]
     server: int
     requests_before: int
 
@@ -76,28 +74,23 @@ class EngineStepRow(NamedTuple):
 
 def _step(row: Mapping[str, str]) -> EngineStepRow:
     numbers = (int(row.get(name) or 0) for name in EngineStepRow._fields[:-1])
-    return EngineStepRow._make((*numbers, 1e6 * float(row.get("elapsed_ms") or 0)))
+    return EngineStepRow(*numbers, elapsed_ns=1e6 * float(row.get("elapsed_ms") or 0))
 
 
 @dataclass(frozen=True)
 class Run:
-    """One client's load from start to end: its sessions (more than one when it was resumed), its requests.
+    """One client's load from start to end, and what its server recorded of it."""
 
-    `attempts` are all records of it, `requests` the last attempt of each request by arrival, `truth` what
-    the server wrote of each, `scrapes` and `steps` those of the server that name this load. `note` says why
-    there was no steady window; `known` keeps values that were asked for.
-    """
-
-    sessions: Sequence[Session]
+    sessions: Sequence[Session]  # more than one when it was resumed
     attempts: Sequence[RequestRecord]
-    requests: Sequence[RequestRecord]
+    requests: Sequence[RequestRecord]  # the last attempt of each, by arrival
     window: Window | None
-    note: str
-    truth: Mapping[str, Truth]
+    note: str  # why there was no steady window
+    truth: Mapping[str, Truth]  # by request
     scrapes: Sequence[Scrape]
     steps: Sequence[EngineStepRow]
     server: Server | None
-    known: dict[str, list[float]] = field(default_factory=dict[str, list[float]], compare=False)
+    known: dict[str, list[float]] = field(default_factory=dict[str, list[float]])  # times computed before
 
     @property
     def name(self) -> str:
@@ -157,19 +150,14 @@ def cells_of(record: Record, *, steady: bool) -> list[Cell]:
     cells: dict[CellKey, list[Run]] = {}
     for run in runs_of(record, steady=steady):
         cells.setdefault(tuple(run.cell.items()), []).append(run)
-    steps: dict[CellKey, list[EngineStepRow]] = {key: [] for key in cells}
-    for row in record.rows:
-        for key in cells:
-            if all(row[column] == value for column, value in key):
-                steps[key].append(_step(row))
-    vary: Mapping[str, Sequence[object]] = record.manifest["conditions"].get("vary", {})
-    order = {axis: [str(value) for value in values] for axis, values in vary.items()}
-
-    def place(key: CellKey) -> list[int]:
+    axis, values = varied(record.manifest)
+    order = [str(value) for value in values]
+    found: list[Cell] = []
+    for key in sorted(cells, key=lambda key: order.index(dict(key)[axis]) if axis in dict(key) else 0):
         conditions = dict(key)
-        return [values.index(conditions[axis]) for axis, values in order.items() if axis in conditions]
-
-    return [Cell(dict(key), cells[key], steps[key]) for key in sorted(cells, key=place)]
+        steps = [_step(row) for row in record.rows if conditions.items() <= row.items()]
+        found.append(Cell(conditions, cells[key], steps))
+    return found
 
 
 def runs_of(record: Record, *, steady: bool) -> list[Run]:
@@ -178,9 +166,9 @@ def runs_of(record: Record, *, steady: bool) -> list[Run]:
     A run that only warmed a server up is recorded and measured nowhere. Raises RecordError for a request
     that no session of the manifest made, or that lies outside of the time of the one that did.
     """
-    sessions: defaultdict[str, list[Session]] = defaultdict(list)
+    sessions: dict[str | None, list[Session]] = {}
     for session in cast("Sequence[Session]", record.manifest["sessions"]):
-        sessions[session["name"]].append(session)
+        sessions.setdefault(session["name"], []).append(session)
     attempts: dict[str | None, list[RequestRecord]] = {name: [] for name in sessions}
     for request in record.requests:
         if request.load not in attempts:
@@ -188,7 +176,6 @@ def runs_of(record: Record, *, steady: bool) -> list[Run]:
         attempts[request.load].append(request)
     truth = {line["request_id"]: line for line in cast("Sequence[Truth]", record.truth)}
     servers = {one["server"]: one for one in cast("Sequence[Server]", record.manifest.get("servers", ()))}
-    scrapes, steps = _by_load(record.server), _by_load(record.rows)
     runs: list[Run] = []
     for name, own in sessions.items():
         if own[0].get("warmup"):
@@ -198,39 +185,29 @@ def runs_of(record: Record, *, steady: bool) -> list[Run]:
         requests = sorted(last.values(), key=lambda request: request.arrival_ns)
         window, note = steady_window(requests, own[0].get("concurrency") if steady else None)
         written = {request: truth[request] for request in last if request in truth}
-        said, engine = cast("list[Scrape]", scrapes[name]), list(map(_step, steps[name]))
+        scrapes = cast("list[Scrape]", [line for line in record.server if line.get("load") == name])
+        steps = [_step(row) for row in record.rows if row.get("load") == name]
         server = servers.get(own[0].get("server", -1))
-        runs.append(Run(own, attempts[name], requests, window, note, written, said, engine, server))
+        runs.append(Run(own, attempts[name], requests, window, note, written, scrapes, steps, server))
     return runs
 
 
-def _by_load(lines: Iterable[Mapping[str, Any]]) -> defaultdict[str, list[Mapping[str, Any]]]:
-    loads: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for line in lines:
-        loads[line.get("load", "")].append(line)
-    return loads
-
-
 def _check_inside(sessions: Sequence[Session], attempts: Iterable[RequestRecord]) -> None:
-    """A client that an experiment launched ran once: its requests lie between its launch and its end.
-
-    A load of a user's may go on after a session was killed, so its sessions bound nothing.
-    """
-    start_ns = sessions[0].get("launched_ns", -math.inf)
-    end_ns = sessions[-1].get("end_ns", math.inf) if "launched_ns" in sessions[0] else math.inf
+    """A client that an experiment launched ran once: its requests lie between its launch and its end."""
+    if "launched_ns" not in sessions[0]:
+        return  # a load of a user's may go on after a session was killed
+    start_ns, end_ns = sessions[0]["launched_ns"], sessions[-1].get("end_ns", math.inf)
     for request in attempts:
         if request.arrival_ns < start_ns or request.finish_ns > end_ns:
-            raise RecordError(
-                f"request {request.request_id} lies outside of its session, {start_ns} to {end_ns} ns; one of"
-                " the two was changed: restore the record, or measure again"
-            )
+            outside = f"request {request.request_id} lies outside of its session, {start_ns} to {end_ns} ns"
+            raise RecordError(f"{outside}; restore the record or measure again")
 
 
 def steady_window(requests: Sequence[RequestRecord], gate: int | None) -> tuple[Window | None, str]:
     """From when the gate is first full to the last arrival; all arrivals where there is no gate.
 
-    All arrivals, too, and words that say so, when the gate never fills or fewer requests than it holds
-    arrive from then on. `requests` are in the order of arrival.
+    All arrivals, too, and a note, when the gate never fills or fewer requests than it holds arrive from
+    then on. `requests` are in the order of arrival.
     """
     if not requests:
         return None, "no request was recorded"
@@ -245,11 +222,8 @@ def steady_window(requests: Sequence[RequestRecord], gate: int | None) -> tuple[
 
 def in_flight_over_time(requests: Iterable[RequestRecord]) -> Iterator[tuple[int, int]]:
     """(ns, requests in flight from then on) at each admission and end; of one ns, ends come first."""
-    events: list[tuple[int, int]] = []
-    for request in requests:
-        if request.admitted_ns is not None:
-            events += [(request.admitted_ns, 1), (request.finish_ns, -1)]
-    events.sort()
+    spans = [(r.admitted_ns, r.finish_ns) for r in requests if r.admitted_ns is not None]
+    events = sorted(event for start, end in spans for event in ((start, 1), (end, -1)))
     yield from zip((at for at, _ in events), accumulate(change for _, change in events), strict=True)
 
 

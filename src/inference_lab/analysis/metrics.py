@@ -1,8 +1,7 @@
-"""All client-side metrics of a load, each declared once: name, unit, formula, what it needs, when undefined.
+"""All client-side metrics of a load, each declared once: name, unit, formula.
 
-TIMES: one value per request or token. AGAINST_TRUTH: the same, compared with the server's log. OF_RUN: one
-value per run. OF_CELL: one value per cell. The server's own metrics are in server_metrics.py.
-Times are ns until they are written. Quantiles and intervals are made in the summary.
+Times are ns until they are written; a metric has no value where it is undefined. Quantiles and intervals are
+made in the summary. The server's own metrics are in server_metrics.py.
 """
 
 import math
@@ -19,32 +18,26 @@ from inference_lab.stream_load.requests import STATUSES, RequestRecord
 OfRequest = Callable[[RequestRecord], Sequence[float]]
 OfBoth = Callable[[RequestRecord, Truth], Sequence[float]]
 OfRun = Callable[[Run], float | None]
-Needs = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One reported number: `needs` are fields of the raw files, `values` gives none where it is undefined.
-
-    A time of requests or tokens also has `in_request`: its values in one successful request, ns.
-    """
+    """One reported number; of a time, `in_request` gives the values in one successful request, ns."""
 
     name: str
     unit: str
     formula: str
-    needs: Needs
-    undefined: str
     values: Callable[[Cell], Sequence[float]]
     in_request: OfRequest = lambda _: ()
 
 
-def per_run(name: str, unit: str, formula: str, needs: Needs, undefined: str, of: OfRun) -> Metric:
+def per_run(name: str, unit: str, formula: str, of: OfRun) -> Metric:
     """A metric with one value per run, where `of` is not None."""
 
     def values(cell: Cell) -> list[float]:
         return [value for run in cell.runs if (value := of(run)) is not None]
 
-    return Metric(name, unit, formula, needs, undefined, values)
+    return Metric(name, unit, formula, values)
 
 
 def token_times(request: RequestRecord) -> list[int]:
@@ -71,49 +64,47 @@ def _lag(request: RequestRecord) -> list[int]:
     return [] if request.max_read_lag_ns is None else [request.max_read_lag_ns]
 
 
-def is_open_loop(run: Run) -> bool:
+def _span(start: str, end: str) -> OfRequest:
+    """From one of a request's times to another; nothing where it lacks one of them."""
+
+    def of(request: RequestRecord) -> list[float]:
+        first, last = getattr(request, start), getattr(request, end)
+        return [] if first is None or last is None else [last - first]
+
+    return of
+
+
+def _is_open_loop(run: Run) -> bool:
     """Whether requests were sent by a schedule, not when an earlier one ended."""
     return run.sessions[0].get("schedule") != "closed"
 
 
-def _time(name: str, formula: str, needs: Needs, undefined: str, of: OfRequest | None = None) -> Metric:
-    """A time of every successful request; from the first to the second of `needs` unless `of` is given."""
-
-    def span(request: RequestRecord) -> list[float]:
-        start, end = (getattr(request, field) for field in needs)
-        return [] if start is None or end is None else [end - start]
-
-    in_request = of or span
+def _time(name: str, formula: str, in_request: OfRequest) -> Metric:
+    """A time of every successful request."""
 
     def values(cell: Cell) -> list[float]:
-        runs = [run for run in cell.runs if name != "slip" or is_open_loop(run)]
+        runs = [run for run in cell.runs if name != "slip" or _is_open_loop(run)]
         return [value for run in runs for request in run.succeeded for value in in_request(request)]
 
-    return Metric(name, "ms", formula, needs, undefined, values, in_request)
+    return Metric(name, "ms", formula, values, in_request)
 
 
-_TOKENS = ("first_token_ns", "token_times_ns")
 TIMES = (
-    _time("queue", "admitted - arrival", ("arrival_ns", "admitted_ns"), "not admitted"),
-    _time("connection_wait", "sent - admitted", ("admitted_ns", "sent_ns"), "not sent"),
-    TTFT := _time("ttft", "first token - sent", ("sent_ns", "first_token_ns"), "no token"),
-    _time("ttft_from_arrival", "first token - arrival", ("arrival_ns", "first_token_ns"), "no token"),
-    ITL := _time("itl", "from token to token", _TOKENS, "fewer than 2 tokens",
-                 lambda request: _gaps(token_times(request))),
-    _time("itl_chunk", "from chunk to chunk", (*_TOKENS, "chunk_tokens"), "fewer than 2 chunks",
-          lambda request: _gaps(chunk_times(request))),
-    _time("tpot", "(last token - first) / (tokens - 1)", _TOKENS, "fewer than 2 tokens", _tpot),
-    _time("e2e", "finish - arrival", ("arrival_ns", "finish_ns"), "not finished"),
-    _time("service_time", "finish - sent", ("sent_ns", "finish_ns"), "not sent"),
-    SLIP := _time("slip", "arrival - scheduled", ("scheduled_ns", "arrival_ns"), "closed loop"),
-    CLIENT_LAG := _time("client_lag", "longest wait of a read's last bytes for the client",
-                        ("max_read_lag_ns",), "user stamps", _lag),
-)  # fmt: skip
-
-_UNKNOWN = "server's times unknown"
+    _time("queue", "admitted - arrival", _span("arrival_ns", "admitted_ns")),
+    _time("connection_wait", "sent - admitted", _span("admitted_ns", "sent_ns")),
+    TTFT := _time("ttft", "first token - sent", _span("sent_ns", "first_token_ns")),
+    _time("ttft_from_arrival", "first token - arrival", _span("arrival_ns", "first_token_ns")),
+    ITL := _time("itl", "from token to token", lambda request: _gaps(token_times(request))),
+    _time("itl_chunk", "from chunk to chunk", lambda request: _gaps(chunk_times(request))),
+    _time("tpot", "(last token - first) / (tokens - 1)", _tpot),
+    _time("e2e", "finish - arrival", _span("arrival_ns", "finish_ns")),
+    _time("service_time", "finish - sent", _span("sent_ns", "finish_ns")),
+    SLIP := _time("slip", "arrival - scheduled", _span("scheduled_ns", "arrival_ns")),
+    CLIENT_LAG := _time("client_lag", "longest wait of a read's last bytes for the client", _lag),
+)
 
 
-def _against_truth(name: str, formula: str, needs: Needs, of: OfBoth) -> Metric:
+def _against_truth(name: str, formula: str, of: OfBoth) -> Metric:
     """A time that client and server both know of every successful request, or of each of its tokens."""
 
     def of_run(run: Run) -> list[float]:
@@ -121,25 +112,20 @@ def _against_truth(name: str, formula: str, needs: Needs, of: OfBoth) -> Metric:
             run.known[name] = [value for both in _with_truth(run) for value in of(*both)]
         return run.known[name]
 
-    def values(cell: Cell) -> list[float]:
-        return [value for run in cell.runs for value in of_run(run)]
-
-    return Metric(name, "ms", formula, needs, _UNKNOWN, values)
+    return Metric(name, "ms", formula, lambda cell: [value for run in cell.runs for value in of_run(run)])
 
 
 def _with_truth(run: Run) -> Iterable[tuple[RequestRecord, Truth]]:
-    """Each successful request and the server's word on it.
+    """Each successful request and what the server wrote of it; nothing where the server wrote none.
 
-    Nothing where the server wrote none. Raises RecordError when the two sides count different tokens.
+    Raises RecordError when the two sides count different tokens.
     """
     for request in run.succeeded if run.truth else ():
         truth = run.truth.get(request.request_id)
         written = len(truth["token_ns"]) if truth else 0
         if written != request.output_tokens:
-            raise RecordError(
-                f"request {request.request_id}: the client saw {request.output_tokens} tokens, the server"
-                f" wrote {written}; the record cannot be judged"
-            )
+            seen = f"the client saw {request.output_tokens} tokens, the server wrote {written}"
+            raise RecordError(f"request {request.request_id}: {seen}; the record cannot be judged")
         if truth:
             yield request, truth
 
@@ -157,30 +143,27 @@ def _delay(request: RequestRecord, truth: Truth) -> list[int]:
     return [seen - written for seen, written in zip(token_times(request), truth["token_ns"], strict=True)]
 
 
+_TTFT_ERROR = "|TTFT seen - (first token written - request received)|"
 AGAINST_TRUTH = (
-    TOKEN_ERROR := _against_truth("token_error", "|ITL seen - ITL written|", (*_TOKENS, "token_ns"),
-                                  _token_error),
-    TTFT_ERROR := _against_truth("ttft_error", "|TTFT seen - (first token written - request received)|",
-                                 (*TTFT.needs, "received_ns", "token_ns"), _ttft_error),
-    TOKEN_DELAY := _against_truth("token_delay", "token seen - token written", TOKEN_ERROR.needs, _delay),
-    _against_truth("server_itl", "from token written to token written", ("token_ns",),
-                   lambda _, truth: _gaps(truth["token_ns"])),
-)  # fmt: skip
+    TOKEN_ERROR := _against_truth("token_error", "|ITL seen - ITL written|", _token_error),
+    TTFT_ERROR := _against_truth("ttft_error", _TTFT_ERROR, _ttft_error),
+    TOKEN_DELAY := _against_truth("token_delay", "token seen - token written", _delay),
+    _against_truth("server_itl", "from token written to token written", lambda _, t: _gaps(t["token_ns"])),
+)
 
 
-def of_one_run(metric: Metric, run: Run) -> Sequence[float]:
-    """The values of a metric in a single run."""
+def _of_one(metric: Metric, run: Run) -> Sequence[float]:
     return metric.values(Cell(run.cell, [run], run.steps))
 
 
 def p99_ms(metric: Metric, run: Run) -> float | None:
     """The P99 of a time in a run."""
-    values = of_one_run(metric, run)
+    values = _of_one(metric, run)
     return float(np.percentile(values, 99)) / 1e6 if values else None
 
 
 def _mean_ms(metric: Metric, run: Run) -> float | None:
-    values = of_one_run(metric, run)
+    values = _of_one(metric, run)
     return math.fsum(values) / len(values) / 1e6 if values else None
 
 
@@ -205,6 +188,10 @@ def _coalesced(run: Run) -> float | None:
     return 100 * sum(request.coalesced_reads for request in run.attempts) / chunks if chunks else None
 
 
+def _disagreements(run: Run) -> int:
+    return sum(request.counted_tokens != request.output_tokens for request in run.attempts)
+
+
 def _cpu(run: Run) -> float | None:
     spent, tokens = sum(session.get("client_cpu_ns", 0) for session in run.sessions), _tokens(run.attempts)
     return spent / 1e3 / tokens if spent and tokens else None
@@ -220,60 +207,48 @@ def _start(run: Run) -> float | None:
     return (min(sent) - launched) / 1e9 if sent and launched is not None else None
 
 
-def _with_status(status: str) -> Metric:
+def _ended_as(status: str) -> Metric:
     return per_run(
-        *(status, "requests", f"ended as {status}", ("status",), "never"),
-        lambda run: sum(request.status == status for request in run.requests),
+        status, "requests", f"ended as {status}", lambda run: sum(r.status == status for r in run.requests)
     )
 
 
-_SPAN = ("arrival_ns", "finish_ns")
-_IN_FLIGHT = ("admitted_ns", "finish_ns")
+_PEAK = "most of a client's between admission and finish at once"
 OF_RUN = (
-    per_run("duration", "s", "first arrival to last finish of those measured", _SPAN, "none measured",
-            lambda run: run.duration_s),
-    per_run("measured", "requests", "arrived in the window", ("arrival_ns",), "never",
-            lambda run: len(run.measured)),
-    per_run("outside", "requests", "arrived outside the window", ("arrival_ns",), "never",
+    per_run("duration", "s", "first arrival to last finish of those measured", lambda run: run.duration_s),
+    per_run("measured", "requests", "arrived in the window", lambda run: len(run.measured)),
+    per_run("outside", "requests", "arrived outside the window",
             lambda run: len(run.requests) - len(run.measured)),
-    *map(_with_status, STATUSES),
-    per_run("retries", "attempts", "attempts after a request's first", ("attempt",), "never",
+    *map(_ended_as, STATUSES),
+    per_run("retries", "attempts", "attempts after a request's first",
             lambda run: len(run.attempts) - len(run.requests)),
-    per_run("requests_per_s", "1/s", "successful requests / duration", (*_SPAN, "status"), "no duration",
+    per_run("requests_per_s", "1/s", "successful requests / duration",
             lambda run: _rate(len(run.succeeded), run)),
-    per_run("output_tokens_per_s", "1/s", "their output tokens / duration", (*_SPAN, "output_tokens"),
-            "no duration", lambda run: _rate(_tokens(run.succeeded), run)),
-    per_run("peak_in_flight", "requests", "most of a client's between admission and finish at once",
-            _IN_FLIGHT, "never", lambda run: peak_in_flight(run.requests)),
-    per_run("mean_in_flight", "requests", "time between admission and finish / duration",
-            _IN_FLIGHT, "no duration", _mean_in_flight),
-    per_run("length_disagreements", "requests", "usage and count of tokens differ",
-            ("output_tokens", "counted_tokens"), "never",
-            lambda run: sum(r.counted_tokens != r.output_tokens for r in run.attempts)),
-    per_run("coalesced", "%", "reads that held several chunks / chunks",
-            ("coalesced_reads", "chunk_tokens"), "no chunk", _coalesced),
-    per_run("token_error_p99", "ms", "P99 of token_error in the run", TOKEN_ERROR.needs, _UNKNOWN,
-            lambda run: p99_ms(TOKEN_ERROR, run)),
-    per_run("ttft_error_mean", "ms", "mean of ttft_error in the run", TTFT_ERROR.needs, _UNKNOWN,
-            lambda run: _mean_ms(TTFT_ERROR, run)),
-    per_run("ttft_error_p99", "ms", "P99 of ttft_error in the run", TTFT_ERROR.needs, _UNKNOWN,
-            lambda run: p99_ms(TTFT_ERROR, run)),
-    per_run("client_cpu_a_token", "us", "CPU time of the client / output tokens",
-            ("client_cpu_ns", "output_tokens"), "not recorded", _cpu),
-    per_run("client_memory", "MiB", "largest resident set of the client", ("client_max_rss_kib",),
-            "not recorded", _memory),
-    per_run("start_to_first_request", "s", "first request sent - process launched",
-            ("launched_ns", "sent_ns"), "not recorded", _start),
+    per_run("output_tokens_per_s", "1/s", "their output tokens / duration",
+            lambda run: _rate(_tokens(run.succeeded), run)),
+    per_run("peak_in_flight", "requests", _PEAK, lambda run: peak_in_flight(run.requests)),
+    per_run("mean_in_flight", "requests", "time between admission and finish / duration", _mean_in_flight),
+    per_run("length_disagreements", "requests", "usage and count of tokens differ", _disagreements),
+    per_run("coalesced", "%", "reads that held several chunks / chunks", _coalesced),
+    per_run("token_error_p99", "ms", "P99 of token_error in the run", lambda run: p99_ms(TOKEN_ERROR, run)),
+    per_run("ttft_error_mean", "ms", "mean of ttft_error in the run", lambda run: _mean_ms(TTFT_ERROR, run)),
+    per_run("ttft_error_p99", "ms", "P99 of ttft_error in the run", lambda run: p99_ms(TTFT_ERROR, run)),
+    per_run("client_cpu_a_token", "us", "CPU time of the client / output tokens", _cpu),
+    per_run("client_memory", "MiB", "largest resident set of the client", _memory),
+    per_run("start_to_first_request", "s", "first request sent - process launched", _start),
 )  # fmt: skip
 
+
+def _mean_batch(cell: Cell) -> list[float]:
+    return [sum(step.batch for step in cell.steps) / len(cell.steps)] if cell.steps else []
+
+
 OF_CELL = (
-    Metric("peak_in_flight_together", "requests", "the same of all clients of the cell", _IN_FLIGHT, "never",
+    Metric("peak_in_flight_together", "requests", "the same of all clients of the cell",
            lambda cell: [peak_in_flight(cell.requests)]),
-    Metric("peak_step_batch", "requests", "most in a step of the server's engine", ("batch",),
-           "steps unknown", lambda cell: [max(step.batch for step in cell.steps)] if cell.steps else []),
-    Metric("mean_step_batch", "requests", "mean over the steps of the server's engine", ("batch",),
-           "steps unknown",
-           lambda cell: [sum(s.batch for s in cell.steps) / len(cell.steps)] if cell.steps else []),
+    Metric("peak_step_batch", "requests", "most in a step of the server's engine",
+           lambda cell: [max(step.batch for step in cell.steps)] if cell.steps else []),
+    Metric("mean_step_batch", "requests", "mean over the steps of the server's engine", _mean_batch),
 )  # fmt: skip
 
 SLO = {f"{metric.name}_ms": metric for metric in TIMES}
@@ -294,13 +269,10 @@ def goodput(slo: Mapping[str, float]) -> Metric:
         return len(times) > 0 and max(times) <= slo[name] * 1e6
 
     def of(run: Run) -> float | None:
-        if "slip_ms" in slo and not is_open_loop(run):
+        if "slip_ms" in slo and not _is_open_loop(run):
             return _rate(0, run)
         return _rate(sum(all(met(request, name) for name in slo) for request in run.succeeded), run)
 
     words = " and ".join(f"{name} <= {bound:g}" for name, bound in sorted(slo.items()))
-    needs = tuple(need for name in sorted(slo) for need in SLO[name].needs)
-    return per_run(
-        *("goodput_per_s", "1/s", f"successful requests with {words} / duration", needs, "no SLO declared"),
-        lambda run: of(run) if slo else None,
-    )
+    formula = f"successful requests with {words} / duration"
+    return per_run("goodput_per_s", "1/s", formula, lambda run: of(run) if slo else None)

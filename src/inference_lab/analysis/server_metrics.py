@@ -1,9 +1,8 @@
 """All metrics that a server reports of itself under load, declared once: from counters, gauges and steps.
 
 Counters and histograms count from the scrape before a load to the one after it; gauges are what single
-scrapes saw, so a peak between two is missed. STEPS: one value per step of the engine. OF_SERVER: one per
-load. OF_CACHE: one per server. OF_FRESH: one per server that was watched from its first request on.
-vLLM counts a request that is computed again after a preemption as decode.
+scrapes saw, so a peak between two is missed. vLLM counts a request that is computed again after a preemption
+as decode.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,26 +10,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from inference_lab.analysis.load_runs import Cell, EngineStepRow, Run, Server
-from inference_lab.analysis.metrics import ITL, TTFT, Metric, Needs, OfRun, per_run
+from inference_lab.analysis.metrics import ITL, TTFT, Metric, OfRun, per_run
 from inference_lab.mechanisms.kv_capacity import BYTES_PER_ELEMENT, GIB, Capacity, KVShape
-
-OfServer = Callable[[Server], int | None]
 
 
 def _step_time(name: str, formula: str, of: Callable[[EngineStepRow], bool]) -> Metric:
     def values(cell: Cell) -> list[float]:
         return [step.elapsed_ns for run in cell.runs for step in run.steps if of(step)]
 
-    return Metric(name, "ms", formula, ("elapsed_ms", "prefill_tokens"), "steps unknown", values)
+    return Metric(name, "ms", formula, values)
 
 
+_PREFILL = "the same of steps with a prompt or a part of one"
 STEPS = (
     _step_time("step", "elapsed, said by the engine", lambda _: True),
     _step_time("decode_step", "the same of steps without a prompt", lambda step: step.prefill_tokens == 0),
-    _step_time(
-        *("prefill_step", "the same of steps with a prompt or a part of one"),
-        lambda step: step.prefill_tokens > 0,
-    ),
+    _step_time("prefill_step", _PREFILL, lambda step: step.prefill_tokens > 0),
 )
 
 
@@ -56,14 +51,11 @@ def _mean(name: str, *histograms: str) -> Metric:
                 return 1e3 * total / count
         return None
 
-    return per_run(name, "ms", f"mean of {histograms[0]}", histograms, "the server does not count it", of)
+    return per_run(name, "ms", f"mean of {histograms[0]}", of)
 
 
 def _counted(name: str, unit: str, counter: str) -> Metric:
-    return per_run(
-        *(name, unit, f"growth of {counter}", (f"{counter}_total",), "the server does not count it"),
-        lambda run: growth(run, f"{counter}_total"),
-    )
+    return per_run(name, unit, f"growth of {counter}", lambda run: growth(run, f"{counter}_total"))
 
 
 def _peak(name: str, unit: str, gauge: str, per: float = 1) -> Metric:
@@ -73,11 +65,11 @@ def _peak(name: str, unit: str, gauge: str, per: float = 1) -> Metric:
         values = [_total(scrape["metrics"], gauge) for scrape in run.scrapes]
         return max((value * per for value in values if value is not None), default=None)
 
-    return per_run(name, unit, f"largest {gauge} scraped", (gauge,), "not scraped", of)
+    return per_run(name, unit, f"largest {gauge} scraped", of)
 
 
-def _of_steps(name: str, unit: str, formula: str, needs: Needs, of: OfRun) -> Metric:
-    return per_run(name, unit, formula, needs, "steps unknown", lambda run: of(run) if run.steps else None)
+def _of_steps(name: str, unit: str, formula: str, of: OfRun) -> Metric:
+    return per_run(name, unit, formula, lambda run: of(run) if run.steps else None)
 
 
 def _mixed(run: Run) -> float:
@@ -107,26 +99,24 @@ OF_SERVER = (
     _peak("peak_waiting", "requests", "num_requests_waiting"),
     _peak("peak_running", "requests", "num_requests_running"),
     _peak("peak_kv_cache_usage", "%", "kv_cache_usage_perc", 100),
-    _of_steps("steps", "steps", "of the engine", ("step",), lambda run: len(run.steps)),
-    _of_steps("step_prefill_tokens_peak", "tokens", "most prompt tokens in a step", ("prefill_tokens",),
+    _of_steps("steps", "steps", "of the engine", lambda run: len(run.steps)),
+    _of_steps("step_prefill_tokens_peak", "tokens", "most prompt tokens in a step",
               lambda run: max(step.prefill_tokens for step in run.steps)),
     _of_steps("step_prefill_tokens_mean", "tokens", "mean over the steps with prompt tokens",
-              ("prefill_tokens",), _prefill_tokens),
-    _of_steps("prefill_chunks_a_request", "steps", "prompts and parts of them in steps / requests",
-              ("prefill_requests",), _chunks),
-    _of_steps("mixed_steps", "%", "steps with prefill and decode / steps",
-              ("prefill_requests", "decode_requests"), _mixed),
+              _prefill_tokens),
+    _of_steps("prefill_chunks_a_request", "steps", "prompts and parts of them in steps / requests", _chunks),
+    _of_steps("mixed_steps", "%", "steps with prefill and decode / steps", _mixed),
 )  # fmt: skip
 
 
-def _per_server(name: str, formula: str, needs: Needs, undefined: str, of: OfServer) -> Metric:
+def _per_server(name: str, formula: str, of: Callable[[Server], int | None]) -> Metric:
     """A number of tokens of each server, from its settings and what it logged when it started."""
 
     def values(cell: Cell) -> list[float]:
         servers = {run.server["server"]: run.server for run in cell.runs if run.server}
         return [value for server in servers.values() if (value := of(server)) is not None]
 
-    return Metric(name, "tokens", formula, needs, undefined, values)
+    return Metric(name, "tokens", formula, values)
 
 
 def _capacity(server: Server) -> int | None:
@@ -141,11 +131,13 @@ def _capacity(server: Server) -> int | None:
 
 
 OF_CACHE = (
-    _per_server("kv_cache_tokens", "size of the KV cache in the server's log", ("facts",),
-                "the server does not say", lambda server: server["facts"].get("kv_cache_tokens")),
-    _per_server("kv_capacity_tokens", "whole blocks in kv_cache_gib, by kv_capacity.py",
-                ("settings", "facts"), "no shape, dtype or block size", _capacity),
-)  # fmt: skip
+    _per_server(
+        "kv_cache_tokens",
+        "size of the KV cache in the server's log",
+        lambda s: s["facts"].get("kv_cache_tokens"),
+    ),
+    _per_server("kv_capacity_tokens", "whole blocks in kv_cache_gib, by kv_capacity.py", _capacity),
+)
 
 STEADY_QUANTILE = 0.95  # of the second half of a fresh server's requests: below it they count as steady
 
@@ -153,7 +145,7 @@ STEADY_QUANTILE = 0.95  # of the second half of a fresh server's requests: below
 def by_fresh_server(runs: Sequence[Run], time: Metric) -> dict[int, list[tuple[int, float]]]:
     """`{server: [(how many requests it had before, mean of a time in the request, ns)]}` in order of arrival.
 
-    Of servers alone whose first request is among the runs; requests without success have no time.
+    Only of servers whose first request is among the runs; requests without success have no time.
     """
     servers: dict[int, list[Run]] = {}
     for run in runs:
@@ -197,10 +189,8 @@ def _warmup(time: Metric) -> Metric:
         return [count for count in counts if count is not None]
 
     band = f"P{100 * STEADY_QUANTILE:.0f} of the server's second half"
-    return Metric(
-        *(f"warmup_{time.name}", "requests", f"first ones in a row whose {time.name} is above {band}"),
-        *(("requests_before",), "no fresh server of at least 20 requests", values),
-    )
+    formula = f"first ones in a row whose {time.name} is above {band}"
+    return Metric(f"warmup_{time.name}", "requests", formula, values)
 
 
 OF_FRESH = (_warmup(TTFT), _warmup(ITL))

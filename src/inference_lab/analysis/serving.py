@@ -5,11 +5,10 @@ Answers: what did these requests take, how far may it be believed? Does not know
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from inference_lab.analysis.flags import record_flags
+from inference_lab.analysis.flags import others_at_work
 from inference_lab.analysis.load_runs import Cell, cells_of, peak_in_flight
 from inference_lab.analysis.metrics import (
     AGAINST_TRUTH,
@@ -21,18 +20,15 @@ from inference_lab.analysis.metrics import (
     goodput,
 )
 from inference_lab.analysis.server_metrics import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
-from inference_lab.analysis.statistics import Estimate, estimate
-from inference_lab.analysis.summary_table import CODES, SEPARATOR
-from inference_lab.analysis.two_sides import Doubt, doubts, is_timed, stamps_of
+from inference_lab.analysis.statistics import estimate
+from inference_lab.analysis.summary_table import CODES, SEPARATOR, bounded, with_bounds
+from inference_lab.analysis.two_sides import doubts, stamps_of
 from inference_lab.config.judge import Judge
-from inference_lab.records.record import Record, aligned, csv_text
+from inference_lab.records.record import Record, aligned, csv_text, varied
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-_TIME_COLUMNS = tuple(f"{name}{end}_ms" for name in QUANTILES for end in ("", "_lo", "_hi"))
-COLUMNS = (
-    *("metric", "unit", "formula", "n", "value", "median", "median_lo", "median_hi"),
-    *("mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms", "flags", "advice"),
-)
+QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p95_ms": 0.95, "p99_ms": 0.99}
+_OF_A_TIME = ("mean_ms", *(name for column in QUANTILES for name in bounded(column)), "min_ms", "max_ms")
+COLUMNS = ("metric", "unit", "formula", "n", "value", *bounded("median"), *_OF_A_TIME, "flags", "advice")
 Row = dict[str, str]
 
 
@@ -43,18 +39,15 @@ def summarise(record: Record, judge: Judge) -> str:
     over the runs with its interval, and `value` where every run had the same.
     """
     cells = _cells(record, judge)
-    vary: Mapping[str, Any] = record.manifest["conditions"].get("vary", {})
-    of_all = [
-        Doubt(flag, is_timed if flag.code == "busy" else lambda _: True)
-        for flag in record_flags(record, {"max_others_cpu": math.inf, **judge.given()})
-    ]
+    axis, _ = varied(record.manifest)
+    of_all = list(others_at_work(record, judge.max_others_cpu or math.inf))
     rows: list[Row] = []
     for cell in cells:
-        fixed = {pair for pair in cell.conditions.items() if pair[0] not in vary}
+        fixed = {pair for pair in cell.conditions.items() if pair[0] != axis}
         beside = [run for other in cells if fixed <= set(other.conditions.items()) for run in other.runs]
         found = [*of_all, *doubts(cell, beside, record, judge)]
         for row in _rows(cell, record, judge):
-            kept = [doubt.flag for doubt in found if doubt.concerns(row)]
+            kept = [flag for flag in found if flag.concerns(row)]
             codes = {*row.get("flags", "").split(), *(flag.code for flag in kept)}
             advice = [*filter(None, [row.get("advice")]), *(flag.advice for flag in kept)]
             row["flags"] = " ".join(code for code in CODES if code in codes)
@@ -74,12 +67,16 @@ def _cells(record: Record, judge: Judge) -> list[Cell]:
 
 def _rows(cell: Cell, record: Record, judge: Judge) -> Iterator[Row]:
     times = (*TIMES, *AGAINST_TRUTH, *STEPS)
-    numbers = (*OF_RUN, goodput(judge.slo), *OF_SERVER, *OF_CACHE, *OF_FRESH, *OF_CELL)
-    for metric in (*times, *numbers):
+    for metric in (*times, *OF_RUN, goodput(judge.slo), *OF_SERVER, *OF_CACHE, *OF_FRESH, *OF_CELL):
         if values := metric.values(cell):
             notes = [run.note for run in cell.runs if run.note] if metric.name == "measured" else []
             yield {
-                **{"metric": metric.name, "unit": metric.unit, "formula": metric.formula},
+                **{
+                    "metric": metric.name,
+                    "unit": metric.unit,
+                    "formula": metric.formula,
+                    "n": str(len(values)),
+                },
                 **(_of_times(values) if metric in times else _of_runs(values)),
                 "advice": SEPARATOR.join(dict.fromkeys(notes)),
             }
@@ -90,26 +87,21 @@ def _of_times(values: Sequence[float]) -> Row:
     """Columns of a time whose values are ns."""
     times = np.array(values)
     numbers: dict[str, float | None] = {"mean_ms": math.fsum(values) / len(values)}
-    for name, quantile in QUANTILES.items():
-        numbers |= _with_bounds(f"{name}{{}}_ms", estimate(times, quantile))
+    for column, quantile in QUANTILES.items():
+        numbers |= with_bounds(column, *estimate(times, quantile).bounds)
     numbers |= {"min_ms": min(values), "max_ms": max(values)}
-    return {"n": str(len(values)), **{name: _text(number, 1e6) for name, number in numbers.items()}}
+    return {name: _text(None if number is None else number / 1e6) for name, number in numbers.items()}
 
 
 def _of_runs(values: Sequence[float]) -> Row:
     """Columns of a number that each run has one of."""
-    median = _with_bounds("median{}", estimate(np.array(values, dtype=float), 0.5))
+    median = with_bounds("median", *estimate(np.array(values, dtype=float), 0.5).bounds)
     same = values[0] if len(set(values)) == 1 else None
-    numbers = {"value": same, **median}
-    return {"n": str(len(values)), **{name: _text(number) for name, number in numbers.items()}}
+    return {name: _text(number) for name, number in {"value": same, **median}.items()}
 
 
-def _with_bounds(name: str, found: Estimate) -> dict[str, float | None]:
-    return {name.format(end): number for end, number in zip(("", "_lo", "_hi"), found.bounds, strict=True)}
-
-
-def _text(number: float | None, per: float = 1) -> str:
-    return "" if number is None else f"{number / per:.9g}"
+def _text(number: float | None) -> str:
+    return "" if number is None else f"{number:.9g}"
 
 
 def _calibrated(record: Record, cell: Cell) -> Iterator[Row]:
@@ -123,17 +115,16 @@ def _calibrated(record: Record, cell: Cell) -> Iterator[Row]:
     if not known:
         return
     enough = [row for row in known if int(row["streams"]) >= streams]
-    leans = min(enough or known, key=lambda row: abs(int(row["streams"]) - streams))
-    words = (
-        f"client timing error taken from {calibration.name}: {clock} timestamps, {leans['streams']} streams"
-    )
+    nearest = min(enough or known, key=lambda row: abs(int(row["streams"]) - streams))
+    source = f"{calibration.name}: {clock} timestamps, {nearest['streams']} streams"
+    words = f"client timing error taken from {source}"
     words += "" if enough else f", fewer than the {streams} in flight here: calibrate that many"
     errors = [row for row in of_clock if row["metric"].startswith((TOKEN_ERROR.name, TTFT_ERROR.name))]
-    beside = [row["flags"] for row in errors if row["streams"] == leans["streams"]]
+    beside = [row["flags"] for row in errors if row["streams"] == nearest["streams"]]
     codes = dict.fromkeys(" ".join(beside).split())
     words += f"; that cell is flagged there: {', '.join(codes)}" if codes else ""
-    kept = ("unit", "formula", "n", "mean_ms", *_TIME_COLUMNS, "min_ms", "max_ms", "flags")
-    yield {"metric": f"calibrated_{TOKEN_ERROR.name}", **{n: leans[n] for n in kept}, "advice": words}
+    kept = {name: nearest[name] for name in ("unit", "formula", "n", *_OF_A_TIME, "flags")}
+    yield {"metric": f"calibrated_{TOKEN_ERROR.name}", **kept, "advice": words}
 
 
 def as_table(rows: Sequence[Mapping[str, str]]) -> str:
@@ -145,13 +136,11 @@ def as_table(rows: Sequence[Mapping[str, str]]) -> str:
         if value == "0" and row["metric"] != "goodput_per_s":
             continue
         interval = f"{_short(row['p99_lo_ms'])} .. {_short(row['p99_hi_ms'])}" if row["p99_ms"] else ""
-        times = (row[name] for name in ("mean_ms", *(f"{name}_ms" for name in QUANTILES)))
-        lines.append((row["metric"], row["unit"], row["n"], *map(_short, (value, *times)), interval))
+        numbers = map(_short, (value, row["mean_ms"], *(row[column] for column in QUANTILES)))
+        lines.append((row["metric"], row["unit"], row["n"], *numbers, interval))
     notes = dict.fromkeys(note for row in rows for note in row["advice"].split(SEPARATOR) if note)
     flags = sorted({flag for row in rows for flag in row["flags"].split()})
-    return "\n".join(
-        [*aligned(lines), *(f"flag: {flag}" for flag in flags), *(f"note: {note}" for note in notes)]
-    )
+    return "\n".join([*aligned(lines), *(f"flag: {f}" for f in flags), *(f"note: {note}" for note in notes)])
 
 
 def _short(text: str) -> str:
