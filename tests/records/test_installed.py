@@ -138,7 +138,7 @@ class RunningTest(Folder):
             (self.folder / f"{name}.py").unlink()
         (self.folder / "toy.py").write_text("answer = 43\n")
         self.assertRegex(
-            self.refusal("import toy"), r"^toy: toy\.py was changed after it was installed; .*\n$"
+            self.refusal("import toy"), r"^toy 1: toy\.py was changed after it was installed; .*\n$"
         )
 
     def test_old_bytecode_is_refused_once(self) -> None:

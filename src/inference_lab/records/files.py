@@ -6,10 +6,11 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from inference_lab.errors import RecordError, unread
 
+JSON: TypeAlias = Mapping[str, Any]  # an object of a JSON file; what is in a receipt, `forms` says
 _MADE_HERE = ("results", "docs")  # where a killed run can leave a temporary
 
 
@@ -112,11 +113,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: JSON) -> None:
     """Write `value` as indented JSON, sorted by key, in one step."""
     write_file(path, json_text(value))
 
 
-def json_text(value: Mapping[str, Any]) -> str:
+def json_text(value: JSON) -> str:
     """Indented JSON for people and diffs, sorted by key, ending in a line end."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"

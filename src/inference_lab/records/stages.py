@@ -12,7 +12,7 @@ from typing import Any
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.digests import PAGES, SOURCE_ROOT, TEMPLATE, Sources
 from inference_lab.records.files import sha256_value
-from inference_lab.records.installed import interpreter
+from inference_lab.records.installed import platform_and_packages
 
 TESTS_RECEIPT = "results/tests.json"
 VERIFIED_RECEIPT = "results/.verified.json"  # of this machine, ignored by git
@@ -100,7 +100,7 @@ class Step:
             digests["section"] = sha256_value(decides)
         digests["command"] = sha256_value(self.command)
         if self.stage == "verify":  # a copy of its receipt, in a commit or an archive, is not evidence here
-            digests["checkout"] = sha256_value([interpreter(), Path().stat().st_ino])
+            digests["checkout"] = sha256_value([platform_and_packages(()), Path().stat().st_ino])
         return digests
 
     def pins(self, sources: Sources) -> dict[str, str]:
