@@ -6,11 +6,12 @@ checkout.enter_copy(self)         the real sources, pins and schema, with no res
 """
 
 import contextlib
+import io
 import os
 import shutil
 import tempfile
 import unittest
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -137,6 +138,17 @@ def _enter_folder(test: unittest.TestCase) -> Path:
         test.enterContext(mock.patch.object(installed, check, return_value={}))
     test.enterContext(contextlib.chdir(root))
     return root
+
+
+def run(command: Callable[[list[str]], int], *words: str) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of a command."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = command(list(words))
+        except SystemExit as stopped:  # argparse
+            status = int(str(stopped.code))
+    return status, out.getvalue(), err.getvalue()
 
 
 def edit(path: str, old: str, new: str) -> None:

@@ -1,7 +1,6 @@
 """Commands: each hands its words to one function; what a user can get wrong is one line and exit status 2."""
 
 import argparse
-import contextlib
 import io
 import json
 import os
@@ -22,15 +21,9 @@ from tests import checkout
 from tests.checkout import CONFIG, JUDGE, MEASURE
 
 
-def run(words: list[str], command: Callable[[list[str]], int] = cli.main) -> tuple[int, str, str]:
-    """Exit status, stdout and stderr of a command."""
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = command(words)
-        except SystemExit as stopped:  # argparse
-            status = int(str(stopped.code))
-    return status, out.getvalue(), err.getvalue()
+def run(*words: str) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr of `inference-lab`."""
+    return checkout.run(cli.main, *words)
 
 
 class CommandsTest(unittest.TestCase):
@@ -42,7 +35,7 @@ class CommandsTest(unittest.TestCase):
             words = ["stage", *step.command, "--section", json.dumps(step.section)]
             name = "measure" if step.stage == "measure" else "derive"
             with self.subTest(words), mock.patch.object(run_stage, name, lambda step, *_, **__: f"{step}"):
-                self.assertEqual(run(words), (0, f"{step}\n", ""))
+                self.assertEqual(run(*words), (0, f"{step}\n", ""))
 
     def test_measuring_dies_with_its_run(self) -> None:
         """A command that a run started binds its life to the run's before anything else, its children not."""
@@ -53,7 +46,7 @@ class CommandsTest(unittest.TestCase):
             mock.patch("inference_lab.records.locks.die_with_parent", order.bind),
             mock.patch.object(run_stage, "measure", order.measure),
         ):
-            run(["stage", "measure", "m1", "--section", json.dumps(MEASURE), "--lock", "own.lock"])
+            run("stage", "measure", "m1", "--section", json.dumps(MEASURE), "--lock", "own.lock")
             self.assertNotIn(locks.RUN_VARIABLE, os.environ)
         bound, measured = order.mock_calls
         self.assertEqual(bound, mock.call.bind(7))
@@ -82,13 +75,14 @@ class CommandsTest(unittest.TestCase):
             (["stage", "figure", "m1", "latency.svg", "--section", judge], "summary.csv: cannot be read"),
         ):
             with self.subTest(words):
-                status, out, err = run(words)
+                status, out, err = run(*words)
                 self.assertEqual((status, out), (2, ""))
                 self.assertRegex(err, rf"\Ainference-lab[^:\n]*: [^\n]*{re.escape(said)}[^\n]*\n\Z")
 
     def test_no_path_shows_a_traceback(self) -> None:
         """Too long, below a file, a folder for a file, empty, with control characters: 2, and one line."""
         checkout.enter_copy(self)
+        self.enterContext(mock.patch.object(run_stage, "check_code"))  # the same package each time
         Path("file").write_text("no record")
         Path("folder").mkdir()
         load = ["load", "--base-url", "http://127.0.0.1:1/v1", "--concurrency", "1", "--requests", "1"]
@@ -105,12 +99,25 @@ class CommandsTest(unittest.TestCase):
             ]
             for command, words in calls:
                 with self.subTest([word[:20] for word in words]):
-                    status, _, err = run(words, command)
+                    status, _, err = checkout.run(command, *words)
                     self.assertEqual(status, 2, err)
                     self.assertRegex(err.splitlines()[-1], r"^(p2-|inference-lab).*: .")
                     self.assertNotIn("Traceback", err)
                     self.assertNotIn("\x1b", err)
         self.assertFalse(Path("new").exists())
+
+    def test_a_log_holds_the_final_message(self) -> None:
+        """Refusal or result; a log that cannot be written is refused before anything runs."""
+        checkout.enter(self)
+        words = ["stage", "summary", "m1", "--section", json.dumps(JUDGE), "--log", "m1.log"]
+        status, _, err = run(*words)
+        self.assertEqual((status, Path("m1.log").read_text()), (2, err))
+        with mock.patch.object(run_stage, "derive", return_value="m1: 480 rows"):
+            self.assertEqual(run(*words)[0], 0)
+        self.assertEqual(Path("m1.log").read_text(), "m1: 480 rows\n")
+        status, _, err = run(*words[:-1], "missing/m1.log")
+        self.assertEqual((status, err.count("\n")), (2, 1))
+        self.assertIn("missing/m1.log: cannot be written", err)
 
 
 class RunTest(unittest.TestCase):
@@ -120,66 +127,36 @@ class RunTest(unittest.TestCase):
         """Status, stdout and stderr of a command whose function returns or raises this."""
         parser = argparse.ArgumentParser(prog="lab")
         parser.set_defaults(run=mock.Mock(side_effect=[result]))
-        return run([], lambda words: terminal.run(parser, words))
+        return checkout.run(lambda words: terminal.run(parser, words))
 
-    def test_a_result_is_printed(self) -> None:
-        """What the function returns stands on stdout, and the status is 0."""
-        self.assertEqual(self.ends("m1: 480 rows"), (0, "m1: 480 rows\n", ""))
-
-    def test_every_refusal_is_one_line_and_2(self) -> None:
-        """Each error of the tree ends with 2 and its own words on stderr, without a traceback."""
+    def test_a_result_or_one_line_and_2(self) -> None:
+        """Results go to stdout, each refusal to stderr in its own words; no control character is obeyed."""
+        no_text = UnicodeEncodeError("utf-8", "model\udcff", 5, 6, "surrogates not allowed")
+        for result, expected in (
+            ("m1: 480 rows", (0, "m1: 480 rows\n", "")),
+            (("1 of 9 failed", 1), (1, "1 of 9 failed\n", "")),
+            ("a\x1b[2Jb\tc\nd\u202e\udc80", (0, "a\\x1b[2Jb\tc\nd\\u202e\\udc80\n", "")),
+            (RecordError("a\x07"), (2, "", "lab: a\\x07\n")),
+            (no_text, (2, "", "lab: ...'model\\udcff' is no UTF-8 text; write it as such\n")),
+            (BrokenPipeError(), (141, "", "")),
+        ):
+            self.assertEqual(self.ends(result), expected)
         for error in (LabError, InputError, ConfigError, RecordError, MeasurementRefused):
             self.assertEqual(self.ends(error("raw.csv: is empty")), (2, "", "lab: raw.csv: is empty\n"))
-
-    def test_input_and_config_errors_are_value_errors(self) -> None:
-        """Callers that know only ValueError still catch what breaks a contract."""
-        self.assertTrue(issubclass(InputError, ValueError))
-        self.assertTrue(issubclass(ConfigError, ValueError))
-
-    def test_a_fault_of_ours_is_not_hidden(self) -> None:
-        """An error that is no refusal is not swallowed: it shows where it happened."""
-        with self.assertRaises(ZeroDivisionError):
-            self.ends(ZeroDivisionError())
-
-    def test_no_word_of_a_server_moves_the_cursor(self) -> None:
-        """Control characters of a record or an answer are shown as what they are, not obeyed."""
-        self.assertEqual(
-            self.ends("a\x1b[2Jb\tc\nd\u202e\udc80"), (0, "a\\x1b[2Jb\tc\nd\\u202e\\udc80\n", "")
-        )
-        self.assertEqual(self.ends(RecordError("a\x07")), (2, "", "lab: a\\x07\n"))
-
-    def test_a_word_that_is_no_text_is_told(self) -> None:
-        """Bytes on the command line that are no UTF-8 cannot be recorded: one line shows them."""
-        try:
-            "model\udcff".encode()
-        except UnicodeEncodeError as error:
-            said = "lab: ...'model\\udcff' is no UTF-8 text; write it as such\n"
-            self.assertEqual(self.ends(error), (2, "", said))
-
-    def test_an_interrupt_and_a_closed_pipe_end_quietly(self) -> None:
-        """Ctrl-C says that nothing half-made was left; a reader that went away is no error to speak of."""
         status, _, err = self.ends(KeyboardInterrupt())
         self.assertEqual((status, err.count("\n")), (130, 1))
-        self.assertEqual(self.ends(BrokenPipeError()), (141, "", ""))
 
-    def test_a_log_holds_the_final_message(self) -> None:
-        """Refusal or result; a log that cannot be written is refused before anything runs."""
-        checkout.enter(self)
-        words = ["stage", "summary", "m1", "--section", json.dumps(JUDGE), "--log", "m1.log"]
-        status, _, err = run(words)
-        self.assertEqual((status, Path("m1.log").read_text()), (2, err))
-        with mock.patch.object(run_stage, "derive", return_value="m1: 480 rows"):
-            self.assertEqual(run(words)[0], 0)
-        self.assertEqual(Path("m1.log").read_text(), "m1: 480 rows\n")
-        status, _, err = run([*words[:-1], "missing/m1.log"])
-        self.assertEqual((status, err.count("\n")), (2, 1))
-        self.assertIn("missing/m1.log: cannot be written", err)
+    def test_a_fault_of_ours_is_not_hidden(self) -> None:
+        """An error that is no refusal shows where it happened; a broken contract stays a ValueError."""
+        with self.assertRaises(ZeroDivisionError):
+            self.ends(ZeroDivisionError())
+        self.assertTrue(issubclass(InputError, ValueError) and issubclass(ConfigError, ValueError))
 
 
 class ProgressTest(unittest.TestCase):
     """What a long step shows."""
 
-    def shown(self, steps: list[int], total: int, *, on_terminal: bool = False) -> str:
+    def shown(self, steps: range, *, on_terminal: bool = False) -> str:
         """What is written to stderr while so many rounds are reported."""
         stream = io.StringIO()
         with (
@@ -188,27 +165,22 @@ class ProgressTest(unittest.TestCase):
             terminal.progress("m1 measure") as report,
         ):
             for done in steps:
-                report(done, total)
+                report(done, steps[-1])
         return stream.getvalue()
 
-    def test_a_log_gets_a_line_every_tenth(self) -> None:
-        """Where there is no terminal, 200 rounds are ten plain lines and the last says they are all done."""
-        lines = self.shown(list(range(1, 201)), 200).splitlines()
-        self.assertEqual(len(lines), 11)
-        self.assertEqual(lines[-1], "m1 measure: 200 of 200 rounds")
-        self.assertEqual(self.shown([1, 2], 2), "m1 measure: 1 of 2 rounds\nm1 measure: 2 of 2 rounds\n")
+    def test_a_line_every_tenth_or_a_bar(self) -> None:
+        """Without a terminal, 200 rounds are ten plain lines and the last says they are all done."""
+        lines = self.shown(range(1, 201)).splitlines()
+        self.assertEqual((len(lines), lines[-1]), (11, "m1 measure: 200 of 200 rounds"))
+        few = "m1 measure: 1 of 2 rounds\nm1 measure: 2 of 2 rounds\n"
+        self.assertEqual(self.shown(range(1, 3)), few)
+        self.assertIn("m1 measure", self.shown(range(1, 3), on_terminal=True))
 
     def test_a_reader_that_went_away_ends_no_measurement(self) -> None:
         """When nobody reads what is shown, the rounds go on: their samples are not lost."""
-        with (
-            mock.patch("sys.stderr.write", side_effect=BrokenPipeError),
-            terminal.progress("m1 measure") as report,
-        ):
+        gone = mock.patch("sys.stderr.write", side_effect=BrokenPipeError)
+        with gone, terminal.progress("m1 measure") as report:
             report(1, 2)
-
-    def test_a_terminal_gets_a_bar(self) -> None:
-        """On a terminal the label and the part that is done are drawn."""
-        self.assertIn("m1 measure", self.shown([1, 2], 2, on_terminal=True))
 
 
 if __name__ == "__main__":

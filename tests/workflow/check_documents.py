@@ -23,13 +23,12 @@ import jinja2
 import yaml
 from jinja2 import nodes
 
-from inference_lab.commands import run_stage, standalone
+from inference_lab.commands import run_stage
 from inference_lab.config.experiments import load_config
 from inference_lab.config.prediction import load_prediction
 from inference_lab.experiments.observations import COLUMNS, rows
 from inference_lab.mechanisms.numpy_semantics import OPERATIONS
 from inference_lab.pages.analysis import pages
-from inference_lab.records.files import canonical
 from inference_lab.records.plan import Plan
 from inference_lab.records.stages import TESTS_RECEIPT, files_of, prediction_file
 from tests.tools.architecture import picture
@@ -257,14 +256,6 @@ def rendered(root: Path, experiment: str) -> str:
 
 class DeclarationsTest(FromTheTop):
     """What is written down twice, and what has to be written down at all."""
-
-    def test_standalone_section_is_the_configs(self) -> None:
-        """The standalone command's built-in conditions and judgement are those of m1-batch-size-scan."""
-        name, conditions = standalone.SECTIONS["batch-size"]
-        section = load_config().given()["experiments"][name]
-        self.assertEqual(name, "m1-batch-size-scan")
-        self.assertEqual(canonical(conditions), canonical(section["measure"]))
-        self.assertEqual(canonical(standalone.JUDGE), canonical(section["judge"]))
 
     def test_every_experiment_is_predicted(self) -> None:
         """Each experiment of the config has a valid prediction with at least one claim."""

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from inference_lab.errors import LabError, printable
 from inference_lab.records.plan import Plan, kept
@@ -14,11 +13,18 @@ from inference_lab.records.stages import Step, folder
 _HEAD = ("experiment", "recorded", "on", "flags", "state", "figures")
 
 
-def closing_table(config: Mapping[str, Any]) -> str:
+def records() -> str:
+    """Return what is recorded in this checkout, and what was superseded."""
+    from inference_lab.config.experiments import load_config  # which the workflow has done already
+
+    config = load_config().given()
+    return f"{closing_table(config)}\n\n{superseded(list(config['experiments']))}"
+
+
+def closing_table(config: Mapping[str, object]) -> str:
     """One line an experiment: recorded when and where, flags, current or why not, figures."""
     plan = Plan(config)
-    rows = [_HEAD, *(_row(plan, experiment) for experiment in plan.experiments)]
-    return printable("\n".join(aligned(rows)))
+    return printable("\n".join(aligned([_HEAD, *(_row(plan, name) for name in plan.experiments)])))
 
 
 def _row(plan: Plan, experiment: str) -> tuple[str, ...]:
@@ -58,18 +64,14 @@ def _flags(summary: Path) -> str:
     return " ".join(sorted(found)) or "none"
 
 
-def superseded(config: Mapping[str, Any]) -> str:
+def superseded(experiments: Sequence[str]) -> str:
     """One line a record that was replaced and kept: where it stands, when it was measured, its digest."""
-    lines: list[str] = []
-    for experiment in config["experiments"]:
-        for aside in sorted(Path(folder(experiment), "superseded").glob("*")):
-            try:
-                record = read_receipt(aside / "manifest.json")
-                what = f"measured {record['started_at']}, manifest {record['digest'][:8]}"
-            except LabError:
-                what = "no whole manifest: files that were no record"
-            lines.append(f"{aside.as_posix()}  {what}")
-    if not lines:
-        return "no superseded record on this machine"
-    head = "superseded, invalid or without a place: on this machine alone, and git clean -xfd deletes them"
-    return printable("\n".join([head, *lines]))
+    lines = ["superseded, invalid or without a place: on this machine alone, and git clean -xfd deletes them"]
+    for aside in (each for name in experiments for each in sorted(Path(folder(name)).glob("superseded/*"))):
+        try:
+            record = read_receipt(aside / "manifest.json")
+            what = f"measured {record['started_at']}, manifest {record['digest'][:8]}"
+        except LabError:
+            what = "no whole manifest: files that were no record"
+        lines.append(f"{aside.as_posix()}  {what}")
+    return printable("\n".join(lines)) if lines[1:] else "no superseded record on this machine"

@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from inference_lab.errors import LabError, printable
 from inference_lab.records import locks
+
+Said = str | tuple[str, int]  # what a command says on stdout, and its exit status when that is not 0
+_LINE_EVERY_S = 5.0
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,81 +30,65 @@ class Parser(argparse.ArgumentParser):
 def run(parser: argparse.ArgumentParser, words: Sequence[str] | None) -> int:
     """Exit status of a parsed command; an error a user can meet is one line on stderr and 2."""
     args = parser.parse_args(words)
+    stream = sys.stdout
     try:
-        said, status, stream = _outcome(parser.prog, args)
+        try:
+            locks.die_with_run()
+            answer: Said = args.run(args)
+            said, status = (answer, 0) if isinstance(answer, str) else answer
+        except (LabError, UnicodeEncodeError, OSError, KeyboardInterrupt) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            said, stream = f"{parser.prog}: {_refusal(error)}", sys.stderr
+            status = 130 if isinstance(error, KeyboardInterrupt) else 2
         said = printable(said)
-        if said:
-            print(said, file=stream)
-        stream.flush()
-    except BrokenPipeError:
-        _give_up(sys.stdout)
-        return 141
-    except OSError as error:  # a full disk behind stdout
-        _give_up(sys.stdout)
+        print(said, end="\n" if said else "", file=stream, flush=True)
+    except OSError as error:  # a reader that went away, or a full disk behind stdout
+        # The interpreter flushes stdout once more at its end: what it still holds goes nowhere.
+        with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 141
         print(f"{parser.prog}: cannot print ({error.strerror}); what was done stands", file=sys.stderr)
         return 2
     if log := vars(args).get("log"):
         try:
             log.write_text(f"{said}\n", encoding="utf-8")
-        except OSError as error:  # a full disk, say: what happened was told all the same
+        except OSError as error:  # a full disk, say: what happened was said all the same
             print(f"{log}: cannot be written ({error.strerror})", file=sys.stderr)
     return status
 
 
-def _give_up(stream: TextIO) -> None:
-    """Send what a stream still holds nowhere: the interpreter flushes it once more at its end."""
-    with contextlib.suppress(OSError), Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), stream.fileno())
+def _refusal(error: BaseException) -> str:
+    match error:
+        case OSError():  # a path too long, a folder that may not be entered, a disk that is gone
+            place = "" if error.filename is None else f"{error.filename}: "
+            return f"{place}{error.strerror or error}; give a path that can be used"
+        case UnicodeEncodeError():
+            near = error.object[max(0, error.start - 30) : error.end]
+            return f"...{near!a} is no UTF-8 text; write it as such"
+        case KeyboardInterrupt():
+            return "interrupted; nothing half-made was left in place"
+        case _:
+            return str(error)
 
 
-def _enter_checkout(args: argparse.Namespace) -> None:
-    """Started outside a checkout, work in the one that this package is of.
-
-    Files and folders that the user named stay where he named them.
-    """
+def enter_checkout(args: argparse.Namespace) -> None:
+    """Outside a checkout, work in the one this package is of; what the user named stays where it is."""
     home = Path(__file__).parents[3]
     if Path("src", "inference_lab").is_dir() or not (home / "pyproject.toml").is_file():
         return
     for name, value in vars(args).items():
         if isinstance(value, Path):
             setattr(args, name, value.absolute())
-    if named := vars(args).get("experiment"):  # or the folder of a load, or several of both
-        found = [str(Path(each).absolute()) if Path(each).exists() else each for each in _listed(named)]
-        args.experiment = found if isinstance(named, list) else found[0]
+        elif name == "experiment":  # or the folder of a load
+            args.experiment = [str(Path(each).absolute()) if Path(each).exists() else each for each in value]
     os.chdir(home)
-
-
-def _listed(named: str | list[str]) -> list[str]:
-    return [named] if isinstance(named, str) else named
-
-
-def _outcome(prog: str, args: argparse.Namespace) -> tuple[str, int, TextIO]:
-    """(what is said, exit status, where it is said)."""
-    try:
-        locks.die_with_run()
-        if vars(args).get("anywhere"):
-            _enter_checkout(args)
-        said = args.run(args)
-        if isinstance(said, tuple):
-            return (*said, sys.stdout)  # pyright: ignore[reportUnknownVariableType]
-        return ("", said, sys.stdout) if isinstance(said, int) else (said, 0, sys.stdout)
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a path too long, a folder that may not be entered, a disk that is gone
-        place = "" if error.filename is None else f"{error.filename}: "
-        return f"{prog}: {place}{error.strerror or error}; give a path that can be used", 2, sys.stderr
-    except UnicodeEncodeError as error:
-        near = error.object[max(0, error.start - 30) : error.end]
-        return f"{prog}: ...{near!a} is no UTF-8 text; write it as such", 2, sys.stderr
-    except LabError as error:
-        return f"{prog}: {error}", 2, sys.stderr
-    except KeyboardInterrupt:
-        return f"{prog}: interrupted; nothing half-made was left in place", 130, sys.stderr
 
 
 @contextlib.contextmanager
 def progress(label: str) -> Generator[Callable[[int, int], None]]:
-    """A function that is told (done, total): a bar on a terminal, a line every tenth elsewhere."""
+    """A function that is given (done, total): a bar on a terminal, a line every tenth elsewhere."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import Progress
@@ -110,19 +97,15 @@ def progress(label: str) -> Generator[Callable[[int, int], None]]:
             task = bar.add_task(label, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
         return
-    said = -1
+    shown = -1
 
     def plain(done: int, total: int) -> None:
-        nonlocal said
-        if (tenth := 10 * done // total) > said:
-            said = tenth
-            with contextlib.suppress(BrokenPipeError):  # nobody listens; what is measured is recorded
-                print(f"{label}: {done} of {total} rounds", file=sys.stderr, flush=True)
+        nonlocal shown
+        if (tenth := 10 * done // total) > shown:
+            shown = tenth
+            _print(f"{label}: {done} of {total} rounds")
 
     yield plain
-
-
-_LINE_EVERY_S = 5.0
 
 
 @contextlib.contextmanager
@@ -141,7 +124,11 @@ def live_line() -> Generator[Callable[[str], None]]:
         nonlocal shown_s
         if monotonic() - shown_s >= _LINE_EVERY_S:
             shown_s = monotonic()
-            with contextlib.suppress(OSError):  # nobody listens; the load goes on
-                print(line, file=sys.stderr, flush=True)
+            _print(line)
 
     yield plain
+
+
+def _print(line: str) -> None:
+    with contextlib.suppress(OSError):  # nobody listens; the measurement or load goes on
+        print(line, file=sys.stderr, flush=True)

@@ -1,65 +1,74 @@
 """Does every committed result follow from its raw data? Rebuilds each in memory and compares bytes.
 
-What differs from what is rebuilt is a fault, whatever else is out of date; so is what is out of date, missing
-or made by no step. A manual record of an earlier source is no fault: it is kept, and what follows from it is
-rebuilt like anything else.
+What differs from what is rebuilt is a fault, and what is out of date, missing or made by no step. A manual
+record of an earlier source is none: it is kept, and what follows from it is rebuilt like anything else.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
-from inference_lab.commands import run_stage
+from inference_lab.commands import own_load, run_stage
 from inference_lab.errors import LabError, RecordError, printable
 from inference_lab.records import history
 from inference_lab.records.files import write_json
 from inference_lab.records.plan import Plan, kept
 from inference_lab.records.receipts import State, leads_out, read_receipt, receipt_of, seal
-from inference_lab.records.record import aligned
-from inference_lab.records.stages import (
-    TESTS_RECEIPT,
-    VERIFIED_RECEIPT,
-    Step,
-    files_of,
-    prediction_file,
-)
+from inference_lab.records.record import Record, aligned
+from inference_lab.records.stages import TESTS_RECEIPT, VERIFIED_RECEIPT, Step, files_of, prediction_file
 from inference_lab.records.store import load_record
 
 # Names below results/ that are of this machine alone, as .gitignore says.
 _NOT_COMMITTED = {"superseded", Path(VERIFIED_RECEIPT).name, "report.html", "report.zip"}
 _PAGES = "docs/experiments"
-_TEMPLATE = ".md.j2"  # of an article, written by hand
 
 
 @dataclass(frozen=True)
 class Finding:
     """What was found about one file, in words, and whether it is a fault."""
 
-    experiment: str
     file: str
     state: str
     fault: bool = False
 
 
+def verify_named(names: Sequence[str], config: Mapping[str, object] | None, receipt: Path | None) -> str:
+    """Return the table of findings on these experiments or loads, on the whole checkout when none is named.
+
+    `config` is read from config.yaml when it is None. Raises RecordError when a finding is a fault.
+    """
+    from inference_lab.config.experiments import check_config, load_config
+
+    run_stage.check_code()
+    plan = Plan((check_config(config, "--config") if config else load_config()).given())
+    if receipt:
+        return verify_stage(plan, receipt)
+    if not names:
+        return checked(verify_checkout(plan))
+    findings: list[Finding] = []
+    for name in names:
+        load = own_load.around(Path(name)) if name not in plan.experiments else None
+        findings += verify_experiment(load or plan, next(iter(load.experiments)) if load else name)
+    return checked(findings)
+
+
 def verify(plan: Plan, experiments: Sequence[str], before: Mapping[str, str]) -> list[Finding]:
     """Return findings on every file of these experiments; what has its digest in `before` is not redone."""
-    findings: list[Finding] = []
     # Each step of an experiment reads its record, and a record is large: the last one is kept in memory.
     load = functools.lru_cache(maxsize=1)(functools.partial(load_record, sources=plan.sources))
-    for experiment in experiments:
-        steps = plan.steps(experiment)
+    findings: list[Finding] = []
+    reports = [[step] for step in plan.reports_of(experiments)]
+    for steps in (*map(plan.steps, experiments), *reports):
+        first = steps[0]
         if _as_before(plan, steps, before):
-            findings.append(Finding(experiment, steps[0].folder.as_posix(), "verified before"))
-        else:
+            of = first.folder.as_posix() if first.stage == "measure" else first.makes[0]
+            findings.append(Finding(of, "verified before"))
+        elif first.stage == "measure":
             findings += _experiment(plan, steps, load)
-    for step in plan.reports_of(experiments):
-        if _as_before(plan, [step], before):
-            findings.append(Finding(step.experiment, step.makes[0], "verified before"))
         else:
-            findings += _derived(plan, step, load)
+            findings += _derived(plan, first, load)
     return findings
 
 
@@ -73,7 +82,7 @@ def verify_checkout(plan: Plan) -> list[Finding]:
     tests = plan.step("tests")
     reasons = plan.state(tests).reasons
     words = f"out of date: {_few(reasons)}; snakemake {tests.receipt} runs them" if reasons else "holds"
-    first = Finding("", tests.receipt, words, fault=bool(reasons))
+    first = Finding(tests.receipt, words, fault=bool(reasons))
     everywhere = [Path("results"), Path(_PAGES)]
     return [first, *verify(plan, list(plan.experiments), {}), *_strays(plan, everywhere)]
 
@@ -81,83 +90,73 @@ def verify_checkout(plan: Plan) -> list[Finding]:
 def verify_experiment(plan: Plan, experiment: str) -> list[Finding]:
     """Return findings on one experiment, on strays in its folder, and on where no stray was looked for."""
     findings = verify(plan, [experiment], {})
-    its = plan.experiments.get(experiment)
-    if its is None or its.own_folder:  # a folder of the user's own may hold anything else
+    its = plan.experiments[experiment]
+    if its.own_folder:  # which may hold anything else
         return findings
-    elsewhere = f"no other folder was looked at for files that no step makes; {_EVERYTHING}"
-    return [*findings, *_strays(plan, [Path(its.folder)]), Finding("", its.folder, elsewhere)]
-
-
-_EVERYTHING = "inference-lab verify looks everywhere"
+    words = (
+        "no other folder was looked at for files that no step makes; inference-lab verify looks everywhere"
+    )
+    return [*findings, *_strays(plan, [Path(its.folder)]), Finding(its.folder, words)]
 
 
 def _experiment(plan: Plan, steps: Sequence[Step], load: run_stage.Load) -> Iterator[Finding]:
     measured, *derived = steps
-    experiment, manifest = measured.experiment, Path(measured.receipt)
+    manifest, manual = Path(measured.receipt), plan.experiments[measured.experiment].manual
     if not manifest.exists():
-        yield _unrecorded(plan, steps)
+        words = _unrecorded(steps, manual=manual)
+        yield Finding(measured.receipt, words, fault=words != "not measured")
         return
     try:
-        load(manifest)
+        record = load(manifest)
         reasons = plan.stale_record(measured)
     except LabError as error:
-        yield Finding(experiment, measured.receipt, str(error), fault=True)
+        yield Finding(measured.receipt, str(error), fault=True)
         return
-    if not reasons:
-        yield Finding(experiment, measured.receipt, "holds")
-    elif plan.experiments[experiment].manual:
-        yield Finding(experiment, measured.receipt, kept(reasons))
-    else:
+    if reasons and not manual:
         words = f"out of date: {_few(reasons)}; snakemake all measures it again"
-        yield Finding(experiment, measured.receipt, words, fault=True)
+        yield Finding(measured.receipt, words, fault=True)
+    else:
+        yield Finding(measured.receipt, kept(reasons) if reasons else "holds")
     if not measured.own_load:
-        recorded = load(manifest).manifest
-        yield Finding(experiment, *_prediction(experiment, recorded))
-        yield Finding(experiment, f"{TESTS_RECEIPT} of {experiment}", _tests(recorded))
+        named = record.manifest["prediction"]
+        file = named["file"] if named else prediction_file(measured.experiment)
+        yield Finding(file, _evidence(lambda: _prediction(record)))
+        yield Finding(f"{TESTS_RECEIPT} of {measured.experiment}", _evidence(lambda: _tests(record)))
     for step in derived:
         yield from _derived(plan, step, load)
 
 
-def _unrecorded(plan: Plan, steps: Sequence[Step]) -> Finding:
+def _unrecorded(steps: Sequence[Step], *, manual: bool) -> str:
     """Return what to say of an experiment without manifest: a record that was deleted, or none yet."""
-    experiment, manifest, at = steps[0].experiment, steps[0].receipt, steps[0].folder
+    manifest, at = steps[0].receipt, steps[0].folder
     if left := [path for path in files_of(steps) if Path(path).exists()]:
-        words = (
-            f"missing, and {left[0]} is here, which follows from nothing without it; restore {at} from git"
-        )
-        return Finding(experiment, manifest, f"{words} or measure it again", fault=True)
+        words = f"missing, and {left[0]} is here, which follows from nothing without it"
+        return f"{words}; restore {at} from git or measure it again"
     try:
         commit = history.last_with(manifest)
     except history.NoHistory:
         commit = None
     if commit is not None:
-        words = (
-            f"deleted: commit {commit} has it; restore it (git checkout {commit} -- {at}), measure it again"
-        )
-        return Finding(experiment, manifest, f"{words} or take it out of the config", fault=True)
-    if plan.experiments[experiment].manual:
-        return Finding(experiment, manifest, "not measured")
-    return Finding(experiment, manifest, "not measured; snakemake all measures it", fault=True)
+        words = f"deleted: commit {commit} has it; restore it (git checkout {commit} -- {at})"
+        return f"{words}, measure it again or take it out of the config"
+    return "not measured" if manual else "not measured; snakemake all measures it"
 
 
 def _derived(plan: Plan, step: Step, load: run_stage.Load) -> list[Finding]:
     state = plan.state(step)
     if step.own_load and not any(Path(path).exists() for path in files_of([step])):
-        return [Finding(step.experiment, path, "not drawn") for path in step.makes]
+        return [Finding(path, "not drawn") for path in step.makes]
     try:
         texts = run_stage.texts(step, load, plan.sources)
         reasons = state.reasons
     except LabError as error:
-        return [Finding(step.experiment, path, str(error), fault=True) for path in step.makes]
+        return [Finding(path, str(error), fault=True) for path in step.makes]
     faults = {path: _compare(path, texts[path], state) for path in step.makes}
-    findings = [
-        Finding(step.experiment, path, fault or "same bytes", fault=bool(fault))
-        for path, fault in faults.items()
-    ]
+    findings = [Finding(path, fault or "same bytes", fault=bool(fault)) for path, fault in faults.items()]
     # The receipts of a load name the folder it was in: one that moved follows from its raw all the same.
     if reasons and not any(faults.values()) and not step.own_load:
         words = f"out of date: {_few(reasons)}; {_again(step, step.makes[0])}"
-        findings.append(Finding(step.experiment, step.receipt, words, fault=True))
+        findings.append(Finding(step.receipt, words, fault=True))
     return findings
 
 
@@ -172,11 +171,9 @@ def _compare(path: str, text: str, state: State) -> str:
         return ""
     if found != (recorded := state.files[path]):
         return f"edited: its receipt says sha256 {recorded}, found {found}; {again}"
-    reasons = state.input_reasons
-    older = reasons and not any(why.startswith("results/") for why in reasons)
-    words = (
-        f"older than what makes it now ({_few(reasons)})" if older else "does not follow from its raw data"
-    )
+    reasons, words = state.input_reasons, "does not follow from its raw data"
+    if reasons and not any(why.startswith("results/") for why in reasons):
+        words = f"older than what makes it now ({_few(reasons)})"
     return f"{words}: found sha256 {found}, rebuilt {rebuilt}; {again}"
 
 
@@ -191,73 +188,69 @@ def _few(reasons: Sequence[str]) -> str:
     return "; ".join(reasons[:3]) + more
 
 
-def _prediction(experiment: str, manifest: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the prediction's file, and whether it is, as it was measured under, in the commit of the run.
+def _evidence(found: Callable[[], str]) -> str:
+    """Return what history shows of a record: "holds: ...", or "not checked: " and why it shows nothing."""
+    try:
+        return f"holds: {found()}"
+    except history.NoHistory as error:
+        return f"not checked: {error}"
+
+
+def _prediction(record: Record) -> str:
+    """Whether the prediction is, as it was measured under, in the commit of the run.
 
     A commit's name depends on all it holds, so it was there before the run. Dates are no evidence.
     """
-    recorded = manifest["prediction"]
+    recorded, git = record.manifest["prediction"], record.manifest.get("git")
     if recorded is None:
-        return prediction_file(experiment), "not checked: recorded without one"
-    file: str = recorded["file"]
-    git = manifest.get("git")
+        raise history.NoHistory("recorded without one")
     if git is None:
-        why = manifest.get("git_reason", "no reason recorded")
-        return file, f"not checked: the run names no commit ({why})"
-    try:
-        committed = history.file_in(git["commit"], file)
-    except history.NoHistory as error:
-        return file, f"not checked: {error}"
+        why = record.manifest.get("git_reason", "no reason recorded")
+        raise history.NoHistory(f"the run names no commit ({why})")
+    committed = history.file_in(git["commit"], recorded["file"])
     if sha256(committed).hexdigest() != recorded["sha256"]:
-        short = git["commit"][:12]
-        return file, f"not checked: commit {short}, which the run names, has it in other words"
-    return file, "holds: the commit that the run names has this prediction"
+        raise history.NoHistory(f"commit {git['commit'][:12]}, which the run names, has it in other words")
+    return "the commit that the run names has this prediction"
 
 
-def _tests(manifest: Mapping[str, Any]) -> str:
-    """Return whether history has the tests' receipt that was current when this was measured."""
-    digest = manifest.get("tests")
+def _tests(record: Record) -> str:
+    """Whether history has the tests' receipt that was current when this was measured."""
+    digest = record.manifest.get("tests")
     if digest is None:
-        return "not checked: the record names no receipt of theirs"
+        raise history.NoHistory("the record names no receipt of theirs")
     if digest == "not current":
-        return "not checked: the tests were not current when this was measured"
-    try:
-        known = history.digests_of(TESTS_RECEIPT)
-    except history.NoHistory as error:
-        return f"not checked: {error}"
-    if digest in known:
-        return "holds: a commit has the receipt of the tests that the run names"
-    return f"not checked: no commit here has the receipt that the run names (sha256 {digest[:12]})"
+        raise history.NoHistory("the tests were not current when this was measured")
+    if digest not in history.digests_of(TESTS_RECEIPT):
+        named = f"the receipt that the run names (sha256 {digest[:12]})"
+        raise history.NoHistory(f"no commit here has {named}")
+    return "a commit has the receipt of the tests that the run names"
 
 
 def _strays(plan: Plan, folders: Sequence[Path]) -> Iterator[Finding]:
     """Yield every file below these folders that no step of the config makes."""
     steps = [*plan.steps(), *plan.reports_of(plan.experiments)]
     made, homes = {TESTS_RECEIPT, *files_of(steps)}, {step.folder for step in steps}
+    made |= {f"{path}.j2" for path in made if path.startswith(_PAGES)}  # an article's template
     for step in steps:
         if step.stage == "measure":
             made |= plan.state(step).files.keys()
-    written = {path for path in files_of(steps) if path.startswith(_PAGES)}
-    made |= {f"{path.removesuffix('.md')}{_TEMPLATE}" for path in written}
     for path in (path for folder in folders for path in _files_below(folder, homes)):
-        name = printable(path.as_posix()).replace("\n", "\\n").replace("\t", "\\t")
         if path.as_posix() in made:
             continue
+        name = printable(path.as_posix()).replace("\n", "\\n").replace("\t", "\\t")
         if path.is_symlink():
-            words = "stray: a link, and no step makes one; copy what it leads to, or remove it"
+            words = "a link, and no step makes one; copy what it leads to, or remove it"
         elif path.is_dir():
             name += "/"
-            words = "stray: no experiment of the config has this folder; move it elsewhere or remove it"
+            words = "no experiment of the config has this folder; move it elsewhere or remove it"
         else:
-            words = "stray: no step makes it; move it elsewhere or remove it"
-        yield Finding("", name, words, fault=True)
+            words = "no step makes it; move it elsewhere or remove it"
+        yield Finding(name, f"stray: {words}", fault=True)
 
 
 def _files_below(folder: Path, homes: Iterable[Path]) -> Iterator[Path]:
     """Yield files and links below a folder, sorted; a folder of results/ that is no experiment's as one."""
-    if not folder.is_dir():
-        return
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.name in _NOT_COMMITTED or path.suffix == ".partial":
             continue
         if not path.is_dir() or path.is_symlink() or (path.parts[:-1] == ("results",) and path not in homes):
@@ -293,11 +286,8 @@ def _before(receipt: Path, read: Mapping[str, str], pins: Mapping[str, str]) -> 
 
 def checked(findings: Sequence[Finding]) -> str:
     """Return the findings as a table. Raises RecordError that names every fault when there is one."""
-    if faults := [finding for finding in findings if finding.fault]:
-        raise RecordError(f"{len(faults)} of {len(findings)} findings are faults\n{as_table(faults)}")
-    return as_table(findings)
-
-
-def as_table(findings: Sequence[Finding]) -> str:
-    """Return the findings as lines of two columns: file, state."""
-    return "\n".join(aligned([(finding.file, finding.state) for finding in findings]))
+    faults = [finding for finding in findings if finding.fault]
+    table = "\n".join(aligned([(finding.file, finding.state) for finding in faults or findings]))
+    if faults:
+        raise RecordError(f"{len(faults)} of {len(findings)} findings are faults\n{table}")
+    return table
