@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from inference_lab.stream_load.client.redaction import Redact, redacted
 from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.client.tokens import error_text, parse
+from inference_lab.stream_load.client.usage import whole
 from inference_lab.stream_load.requests import RequestRecord
 
 _WORDS = 300  # characters of an error or a note
@@ -63,7 +64,7 @@ def request_record(attempt: Attempt, *, clock: str, redact: Redact = str) -> Req
         finish_ns=capture.end_ns,
         status=status,
         http_status=capture.http_status,
-        prompt_tokens=counter.prompt_tokens,
+        prompt_tokens=whole((counter.usage or {}).get("prompt_tokens")),
         output_tokens=len(times),
         counted_tokens=counted,
         usage=usage,

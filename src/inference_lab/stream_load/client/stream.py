@@ -46,12 +46,11 @@ class Timeouts:
 class Capture:
     """The bytes sent and what came back. `stamps_ns[i]` is when the read that completed event i arrived.
 
-    `ended` is how it ended: "complete" (the HTTP message did), "closed", "timeout", "cancelled",
-    "connect" (there was no connection), or "broken"; `detail` explains it in words. `resent` counts how
-    often the request was sent again because a kept connection had ended before any byte of an answer;
-    `sent_ns` is the last of these times. `headers` has the answer's headers that matter here, by lower-case
-    name. `errors` are events named error; `body_start` is what is outside of events: the start of a body
-    that has none, else what came after the last. `notes` are oddities that change no status.
+    `ended` is how it ended: "complete" (the HTTP message did), "closed", "timeout", "cancelled", "connect"
+    (there was no connection), or "broken"; `detail` explains it in words. `resent`: see RequestRecord.
+    `headers` has those of the answer that matter here, by lower-case name. `errors` are events named error;
+    `body_start` is what is outside of events: the start of a body that has none, else what came after the
+    last. `notes` are oddities that change no status.
     """
 
     request: bytes = b""
@@ -108,22 +107,6 @@ class Response:
     safe because nothing asks more of that text than whether it is empty, and because parser and scanner are
     between two events before such a read and after it, so they need not see it.
     """
-
-    __slots__ = (
-        "_done_ns",
-        "_ended_chunk",
-        "_is_over",
-        "_is_stream",
-        "_keep_body_bytes",
-        "_parser",
-        "_repeat",
-        "_scanner",
-        "_started_ns",
-        "began",
-        "capture",
-        "finished",
-        "reusable",
-    )
 
     def __init__(self, capture: Capture, keep_body_bytes: int) -> None:
         self.capture = capture

@@ -5,10 +5,11 @@ Interprets JSON; knows neither times nor HTTP. `add` takes whatever a server wri
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from inference_lab.stream_load.client.usage import Chunk, Total, correct, whole
+from inference_lab.stream_load.client.usage import correct, total
+from inference_lab.stream_load.requests import JSON
 
 _CONTENT = ("content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call")
 _NOTES = 8  # of one stream; a server may be odd in every event
@@ -36,17 +37,16 @@ class TokenCounter:
     """
 
     def __init__(self) -> None:
-        self.usage: dict[str, Any] | None = None
+        self.usage: JSON | None = None
         self.finish_reason: Any = None
         self.error: str | None = None
         self.done = False
         self.saw_token = False
-        self.received_bytes = 0
         self.notes: list[str] = []
+        self._received_bytes = self._events = 0
         self._chunks: list[tuple[int, Shown]] = []
-        self._usages: dict[int, Mapping[str, Any]] = {}
+        self._usages: dict[int, JSON] = {}
         self._streams_reasoning = self._has_others = False
-        self._events = 0
 
     def add(self, payload: bytes) -> Shown | None:
         """Take the next event. Return what it shows, if every event shows the same that differs in one text.
@@ -55,7 +55,7 @@ class TokenCounter:
         follows from it than tokens.
         """
         self._events += 1
-        self.received_bytes += len(payload)
+        self._received_bytes += len(payload)
         before, saw_token = len(self._chunks), self.saw_token
         try:
             self._interpret(payload)
@@ -70,7 +70,7 @@ class TokenCounter:
         """Take an event of this size of which `add` has said what it shows."""
         self._chunks.append((self._events, shown))
         self._events += 1
-        self.received_bytes += size
+        self._received_bytes += size
 
     def _interpret(self, payload: bytes) -> None:
         word = payload.strip()
@@ -90,7 +90,7 @@ class TokenCounter:
         if not isinstance(value, dict):
             self._odd("is no chunk", payload)
         elif value.get("error") or value.get("object") == "error":
-            self._fail(error_text(value))
+            self.error = self.error or error_text(value)
         elif value and not ("choices" in value or "usage" in value or value.get("type") == "ping"):
             self._note(f"an event is no chunk: {payload.decode()}")  # such as {"detail": ...}
         elif _is_chunk(value):
@@ -98,15 +98,12 @@ class TokenCounter:
         else:
             self._odd("is no chunk", payload)
 
-    def _fail(self, error: str) -> None:
-        self.error = self.error or error
-
     def _odd(self, what: str, payload: bytes = b"") -> None:
         """What may be a lost part of the answer is an error; after the answer's end it is a note."""
         text = f"event {self._events} {what}"
         text += f": {payload.decode(errors='replace')}" if payload else ""
         if self.finish_reason is None:
-            self._fail(text)
+            self.error = self.error or text
         else:
             self._note(text)
 
@@ -114,22 +111,20 @@ class TokenCounter:
         if len(self.notes) < _NOTES and note not in self.notes:
             self.notes.append(note)
 
-    def _add_chunk(self, chunk: Mapping[str, Any]) -> None:
+    def _add_chunk(self, chunk: JSON) -> None:
         for choice in chunk.get("choices") or ():
             if index := choice.get("index"):
                 self._has_others = True
                 self._note(f"a choice of index {index} is not timed; usage, which counts it, is not used")
             else:
                 self._add_choice(choice)
-        usage = chunk.get("usage")
-        if isinstance(usage, dict):
-            self.usage = usage
-            self._usages[len(self._chunks)] = usage
+        if isinstance(usage := chunk.get("usage"), dict):
+            self.usage = self._usages[len(self._chunks)] = usage
 
-    def _add_choice(self, choice: Mapping[str, Any]) -> None:
+    def _add_choice(self, choice: JSON) -> None:
         finish = choice.get("finish_reason") or None
         if finish in ("abort", "error"):
-            self._fail(f"finish_reason {finish}")
+            self.error = self.error or f"finish_reason {finish}"
         shown = self._shown(choice)
         if self.finish_reason is not None and shown is not None and not shown.is_empty:
             self._note("output came after a finish_reason")
@@ -140,9 +135,9 @@ class TokenCounter:
             self.saw_token = self.saw_token or shown.tokens > 0
             self._chunks.append((self._events - 1, shown))
 
-    def _shown(self, choice: Mapping[str, Any]) -> Shown | None:
+    def _shown(self, choice: JSON) -> Shown | None:
         """What this choice shows; None where it has no place for output."""
-        delta: Mapping[str, Any] = choice.get("delta") or {}
+        delta: JSON = choice.get("delta") or {}
         is_chat = bool(delta) or "text" not in choice
         if is_chat:
             is_empty = not self._output(delta)
@@ -160,7 +155,7 @@ class TokenCounter:
             return None if "role" in delta else Shown(0, True)
         return Shown(1, True)
 
-    def _output(self, delta: Mapping[str, Any]) -> bool:
+    def _output(self, delta: JSON) -> bool:
         """Whether a delta holds output: a flag or a number is none. Notes which kind it is."""
         filled = [key for key, value in delta.items() if isinstance(value, str | list | dict) and value]
         filled = [key for key in filled if key != "role"]
@@ -179,33 +174,27 @@ class TokenCounter:
         """
         chunks, streamed = self._chunks, self._streams_reasoning
         counted = sum([tokens for _, (tokens, _) in chunks])
-        if counted > len(chunks) and counted > most(self.received_bytes):  # by `token_ids`
+        if counted > len(chunks) and counted > most(self._received_bytes):  # by `token_ids`
             self._note(f"token_ids say {counted} tokens, more than can be; the chunks are counted instead")
             chunks = [(event, Shown(min(tokens, 1), is_empty)) for event, (tokens, is_empty) in chunks]
             counted = sum([tokens for _, (tokens, _) in chunks])
-        last = None if self._has_others else Total.of(self.usage or {})
+        last = None if self._has_others else total(self.usage, streamed=streamed)
         texts = sum([not is_empty for _, (_, is_empty) in chunks])
-        if last is None or last.visible(streamed=streamed) == counted == texts:
+        if last is None or last.visible == counted == texts:
             return [(event, tokens) for event, (tokens, _) in chunks if tokens], counted
-        totals = {upto: Total.of(usage) for upto, usage in self._usages.items()}
-        visible = {upto: total.visible(streamed=streamed) for upto, total in totals.items() if total}
-        corrected = [Chunk(event, *shown) for event, shown in chunks]
-        if note := correct(corrected, visible, lambda: most(self.received_bytes)):
+        said = {upto: total(usage, streamed=streamed) for upto, usage in self._usages.items()}
+        visible = {upto: total.visible for upto, total in said.items() if total}
+        tokens = [tokens for _, (tokens, _) in chunks]
+        is_empty = [is_empty for _, (_, is_empty) in chunks]
+        if note := correct(tokens, is_empty, visible, lambda: most(self._received_bytes)):
             self._note(note)
-        return [(chunk.event, chunk.tokens) for chunk in corrected if chunk.tokens], counted
+        return [(event, some) for (event, _), some in zip(chunks, tokens, strict=True) if some], counted
 
     @property
     def hidden_tokens(self) -> int | None:
         """The tokens made that no chunk shows; None when the server reports none of that kind."""
-        total = Total.of(self.usage or {})
-        if total is None or (total.reasoning is None and not total.rejected):
-            return None
-        return total.hidden(streamed=self._streams_reasoning)
-
-    @property
-    def prompt_tokens(self) -> int | None:
-        """The length of the prompt, if the server reports it."""
-        return whole((self.usage or {}).get("prompt_tokens"))
+        said = total(self.usage, streamed=self._streams_reasoning)
+        return said and said.hidden
 
 
 def parse(payload: bytes) -> Any:
@@ -217,7 +206,7 @@ def parse(payload: bytes) -> Any:
     return value
 
 
-def _is_chunk(value: Mapping[str, Any]) -> bool:
+def _is_chunk(value: JSON) -> bool:
     choices = value.get("choices") or []
     return isinstance(choices, list) and all(
         isinstance(choice, dict) and isinstance(choice.get("delta") or {}, dict) for choice in choices
