@@ -64,4 +64,4 @@ class TestSchedule(unittest.TestCase):
             ("closed", 0, None, None),
         ):
             with self.subTest(process=process, requests=requests), self.assertRaises(InputError):
-                Schedule(process, requests, duration_s, rate)
+                Schedule(process, requests, duration_s, rate)  # pyright: ignore[reportArgumentType]

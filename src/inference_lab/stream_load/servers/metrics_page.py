@@ -15,8 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inference_lab.stream_load.servers.process import get, root
 
-PREFIX = "vllm:"
+_PREFIX = "vllm:"
 _SAME = ("engine", "model_name")  # labels over which values are put together
+
+
+Page = tuple[int, bytes | None]  # monotonic ns before asking; no bytes when the server does not answer
 
 
 @dataclass
@@ -25,12 +28,11 @@ class Scraper:
 
     base_url: str
     interval_s: float
-    samples: list[tuple[int, bytes | None]] = field(default_factory=list[tuple[int, bytes | None]])
+    samples: list[Page] = field(default_factory=list[Page])
 
-    def scrape(self) -> tuple[int, bytes | None]:
-        """Return (monotonic ns before asking, the page); the page is None when the server does not answer."""
-        at_ns = monotonic_ns()
-        return at_ns, get(f"{root(self.base_url)}/metrics")
+    def scrape(self) -> Page:
+        """Return the page as it is now."""
+        return monotonic_ns(), get(f"{root(self.base_url)}/metrics")
 
     def __enter__(self) -> "Scraper":
         self._stop = threading.Event()
@@ -79,12 +81,11 @@ def _say_unreadable() -> None:
 
 def _values(page: str, *, gauges: bool) -> Iterator[tuple[str, float]]:
     for family in text_string_to_metric_families(page):
-        if not family.name.startswith(PREFIX) or family.name.endswith("_info"):
-            continue
-        if gauges and family.type != "gauge":
+        is_other = not family.name.startswith(_PREFIX) or family.name.endswith("_info")
+        if is_other or (gauges and family.type != "gauge"):
             continue
         for sample in family.samples:
-            labels = {name: value for name, value in sample.labels.items() if name not in _SAME}
             if not sample.name.endswith(("_bucket", "_created")) and math.isfinite(sample.value):
-                words = ",".join(f'{name}="{value}"' for name, value in sorted(labels.items()))
-                yield sample.name.removeprefix(PREFIX) + (f"{{{words}}}" if words else ""), sample.value
+                labels = sorted(label for label in sample.labels.items() if label[0] not in _SAME)
+                words = ",".join(f'{name}="{value}"' for name, value in labels)
+                yield sample.name.removeprefix(_PREFIX) + (f"{{{words}}}" if words else ""), sample.value

@@ -12,47 +12,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from inference_lab.errors import ConfigError, MeasurementRefused
+from inference_lab.errors import MeasurementRefused
 from inference_lab.stream_load.servers import process_group
 
-STEP_COLUMNS = (
-    "step",
-    "started_ns",
-    "ended_ns",
-    "batch",
-    "prefill_requests",
-    "prefill_tokens",
-    "decode_requests",
-    "decode_tokens",
-    "waiting",
-    "elapsed_ms",
-)
-TAIL_LINES = 15
+STEP_COLUMNS = ("step", "started_ns", "ended_ns", "batch", "prefill_requests", "prefill_tokens",
+                "decode_requests", "decode_tokens", "waiting", "elapsed_ms")  # fmt: skip
 _ERROR = re.compile(r"^(?:[\w.]+(?:Error|Exception)|\S+: error): .+$", re.MULTILINE)
 _NOISE = re.compile(r"nanobind: |See \S+nanobind| - (leaked|\.\.\.)|\s+warnings\.warn")  # after the end
 _STOP_S = 20.0
 _MAX_PAGE_BYTES = 16 << 20  # no server decides how much memory its page takes
 _open = build_opener(ProxyHandler({})).open  # as the load client: no proxy, whatever the environment names
+Settings = Mapping[str, Any]  # of a server, by name
+Facts = dict[str, Any]  # JSON values; they hold no path
+Step = dict[str, float | None]  # STEP_COLUMNS of a step, ns of CLOCK_MONOTONIC; None: not reported
+Found = TypeVar("Found")
 
 
 @dataclass
 class Server:
-    """A running server.
-
-    `steps` returns a row for each step of the engine so far, with STEP_COLUMNS, in ns of CLOCK_MONOTONIC;
-    what a server does not report is None. `check` raises MeasurementRefused, with the end of the log, when
-    the server has died. Facts hold no path.
-    """
+    """A running server; `check` raises MeasurementRefused, with the end of its log, when it has died."""
 
     base_url: str
-    facts: dict[str, Any]
-    steps: Callable[[], list[dict[str, Any]]]
+    facts: Facts
+    steps: Callable[[], list[Step]]
     check: Callable[[], None]
-    log: Path | None = None
     truth: Path | None = None  # of the reference server alone: its own times, complete when it has stopped
 
 
@@ -78,39 +65,45 @@ def supervised(
     try:
         yield supervisor
     finally:
-        _stop(supervisor)
+        if supervisor.stdin:
+            supervisor.stdin.close()  # it sends SIGTERM, then kills what is left
+        try:
+            supervisor.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            supervisor.send_signal(signal.SIGKILL)
+            supervisor.wait()
 
 
-def _stop(supervisor: subprocess.Popen[bytes]) -> None:
-    """End a supervised command: its supervisor sends SIGTERM, then kills what is left."""
-    if supervisor.stdin:
-        supervisor.stdin.close()
-    try:
-        supervisor.wait(_STOP_S)
-    except subprocess.TimeoutExpired:
-        supervisor.send_signal(signal.SIGKILL)
-        supervisor.wait()
+def wait_until(
+    ready: Callable[[], Found | None], check: Callable[[], None], limit_s: float, log: Path
+) -> Found:
+    """Return what `ready` finds, asked until then. Raises MeasurementRefused when that takes too long."""
+    give_up_s = time.monotonic() + limit_s
+    while (found := ready()) is None:
+        check()
+        if time.monotonic() > give_up_s:
+            words = f"the server was not ready after {limit_s:g} s; raise ready_s or read its log {log}"
+            raise MeasurementRefused(f"{words}, which ends with\n{log_tail(log)}")
+        time.sleep(0.05)
+    check()  # another server may answer on a port that ours could not have
+    return found
+
+
+def log_text(log: Path) -> str:
+    """Return the text of a log; none when it is not there."""
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 
 def whole_lines(path: Path) -> list[str]:
     """Return the whole lines of a file that may still be written; none when it is not there."""
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    text = log_text(path)
     return text[: text.rfind("\n") + 1].splitlines()
 
 
-def log_tail(log: Path, lines: int = TAIL_LINES) -> str:
+def log_tail(log: Path) -> str:
     """Return the last lines of a log, each indented, without what libraries print at their exit."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    lines_kept = [line.rstrip() for line in text.splitlines() if line.strip() and not _NOISE.match(line)]
-    kept = lines_kept[-lines:]
-    return "\n".join(f"  | {line}" for line in kept) or "  | (the log is empty)"
-
-
-def _cause(log: Path) -> str:
-    """Return `: first error of the log`, or nothing; in a stack of errors the last is the vaguest."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    found = _ERROR.search(text)
-    return f": {found[0].strip()}" if found else ""
+    lines = [line for line in log_text(log).splitlines() if line.strip() and not _NOISE.match(line)]
+    return "\n".join(f"  | {line.rstrip()}" for line in lines[-15:]) or "  | (the log is empty)"
 
 
 def get(url: str, timeout_s: float = 5.0) -> bytes | None:
@@ -142,15 +135,10 @@ def root(base_url: str) -> str:
 
 def refuse_dead(what: str, returncode: int | None, log: Path) -> None:
     """Raise MeasurementRefused with the end of the log when a process has an exit code."""
-    if returncode is not None:
-        number = (
-            -returncode if returncode < 0 else returncode - 128
-        )  # the supervisor's own end, or the command's
-        how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {returncode}"
-        raise MeasurementRefused(f"{what} {how}{_cause(log)}; its log {log} ends with\n{log_tail(log)}")
-
-
-def refuse_unknown(kind: str, settings: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Raise ConfigError when the settings of a server hold a key that its kind does not know."""
-    if unknown := sorted(set(settings) - known):
-        raise ConfigError(f"{kind} server: no setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    if returncode is None:
+        return
+    number = -returncode if returncode < 0 else returncode - 128  # the supervisor's own end, or the command's
+    how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {returncode}"
+    first = _ERROR.search(log_text(log))  # in a stack of errors the last is the vaguest
+    cause = f": {first[0].strip()}" if first else ""
+    raise MeasurementRefused(f"{what} {how}{cause}; its log {log} ends with\n{log_tail(log)}")

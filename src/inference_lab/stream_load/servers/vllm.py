@@ -11,7 +11,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +21,20 @@ from typing import Any
 from inference_lab.errors import ConfigError, MeasurementRefused
 from inference_lab.stream_load.servers.process import (
     STEP_COLUMNS,
+    Facts,
     Server,
+    Settings,
+    Step,
     get,
-    log_tail,
+    log_text,
     refuse_dead,
-    refuse_unknown,
     root,
     supervised,
+    wait_until,
 )
 
 SCRIPTS = Path("workflow/envs/vllm")
-MODEL_NAME = "model"
-READY_S = 240.0
+_READY_S = 240.0
 # Engine and worker poll each other while there is work. On two cores a client that lost its core to them got
 # it back 0.2 s later, so the server yields to whoever measures.
 _NICE = 10
@@ -47,6 +49,7 @@ _ITERATION = re.compile(
     r"iteration elapsed time: (?P<elapsed_ms>[\d.]+) ms"
 )
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+_BLOCK_SIZE = re.compile(r'cache_config_info\{[^}]*\bblock_size="(\d+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +59,13 @@ class VllmEnvironment:
     folder: Path
     python: Path
     site: Path
-    facts: dict[str, Any]
+    facts: Facts
 
 
 def find_environment(env: Mapping[str, str] | None = None) -> VllmEnvironment:
     """Return the environment of vLLM, checked by the script that makes it. Raises MeasurementRefused."""
-    checked = run(
-        [sys.executable, str(_script("install.py")), "--json"],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, str(_script("install.py")), "--json"]
+    checked = run(command, env=env, capture_output=True, text=True, check=False)
     if checked.returncode:
         raise MeasurementRefused(checked.stderr.strip() or f"{SCRIPTS}/install.py: no message")
     folder, python, site, facts = json.loads(checked.stdout).values()
@@ -82,23 +80,20 @@ def _script(name: str) -> Path:
 
 
 @contextmanager
-def vllm_server(
-    settings: Mapping[str, Any], log: Path, env: Mapping[str, str] | None = None
-) -> Generator[Server]:
+def vllm_server(settings: Settings, log: Path, env: Mapping[str, str] | None = None) -> Generator[Server]:
     """A vLLM server on 127.0.0.1 that answers /health.
 
     `settings` are SETTINGS; `model` is a path or a shape, whose weights are then written here, seeded. `env`
-    is the environment of the script that checks the installation. Raises ConfigError for unknown settings,
-    MeasurementRefused with the end of the log when the server dies or is not ready after `ready_s`.
+    is the environment of the script that checks the installation. Raises ConfigError for a model that is
+    neither, MeasurementRefused with the end of the log when the server dies or is not ready in `ready_s`.
     """
-    refuse_unknown("vllm", settings, frozenset(SETTINGS))
     environment = find_environment(env)
     model, model_facts = _model(environment, settings.get("model"))
     port = settings.get("port") or _free_port()
     base_url = f"http://127.0.0.1:{port}/v1"
     arguments = _arguments(settings)
     command = ["nice", "-n", str(_NICE), str(environment.python), "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", str(model), "--served-model-name", MODEL_NAME]
+    command += ["--model", str(model), "--served-model-name", "model"]
     command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
     began_s = time.monotonic()
     with supervised(command, log, _variables(environment)) as process:
@@ -106,7 +101,10 @@ def vllm_server(
         def check() -> None:
             refuse_dead("the vLLM server", process.poll(), log)
 
-        _wait_until_ready(base_url, check, settings.get("ready_s", READY_S), log)
+        def ready() -> bytes | None:
+            return get(f"{root(base_url)}/health", timeout_s=2.0)
+
+        wait_until(ready, check, settings.get("ready_s", _READY_S), log)
         facts = {
             "kind": "vllm",
             "version": environment.facts["vllm"],
@@ -115,24 +113,24 @@ def vllm_server(
             "nice": _NICE,
             "model": model_facts,
             "started_s": round(time.monotonic() - began_s, 3),
-            "kv_cache_tokens": _kv_tokens(log),
-            "block_size": _block_size(base_url),
+            "kv_cache_tokens": _number(_KV_TOKENS, log_text(log)),
+            "block_size": _number(_BLOCK_SIZE, (get(f"{root(base_url)}/metrics") or b"").decode("latin-1")),
             "clock": {
                 "of": "CLOCK_MONOTONIC, read by the API server when it logs a step: after its end in the"
                 " engine, before its tokens are sent",
                 "offset_ns": 0,
             },
         }
-        yield Server(base_url, facts, lambda: iterations(log), check, log)
+        yield Server(base_url, facts, lambda: iterations(log), check)
 
 
-def iterations(log: Path) -> list[dict[str, Any]]:
-    """Return a row for each iteration in a log: see STEP_COLUMNS. How many waited is not in the log."""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return [_step_row(found) for line in text.splitlines() if (found := _ITERATION.search(line))]
+def iterations(log: Path) -> list[Step]:
+    """Return the iterations in a log. How many waited is not in the log."""
+    found = (_ITERATION.search(line) for line in log_text(log).splitlines())
+    return [_step(match) for match in found if match]
 
 
-def _step_row(found: re.Match[str]) -> dict[str, Any]:
+def _step(found: re.Match[str]) -> Step:
     elapsed_ms = float(found["elapsed_ms"])
     counts = {name: int(value) for name, value in found.groupdict().items() if name != "elapsed_ms"}
     return {
@@ -144,7 +142,7 @@ def _step_row(found: re.Match[str]) -> dict[str, Any]:
     }
 
 
-def _arguments(settings: Mapping[str, Any]) -> list[str]:
+def _arguments(settings: Settings) -> list[str]:
     words = ["--enable-logging-iteration-details", "--enforce-eager", "--disable-uvicorn-access-log"]
     for name in _ARGUMENTS:
         if settings.get(name) is not None:
@@ -178,21 +176,20 @@ def _of_another_python() -> dict[str, str]:
     return {**kept, "PYTHONSAFEPATH": "1"}  # no module from the working directory
 
 
-def _model(environment: VllmEnvironment, asked: Any) -> tuple[Path, dict[str, Any]]:
+def _model(environment: VllmEnvironment, asked: Any) -> tuple[Path, Facts]:
     """Return the folder of the model and its facts: shape, sha256 of weights and config."""
     if not isinstance(asked, Mapping) or not ({"path"} == set(asked) or set(_SHAPE) <= set(asked)):
-        raise ConfigError(
-            f"vllm server: model is {asked!r}, must be {{path: ...}} or give {', '.join(_SHAPE)}"
-        )
-    folder = Path(asked["path"]) if "path" in asked else written_model(environment, dict(asked))
-    files = sorted([*folder.glob("*.safetensors"), *folder.glob("config.json")])
+        rule = f"must be {{path: ...}} or give {', '.join(_SHAPE)}"
+        raise ConfigError(f"vllm server: model is {asked!r}, {rule}")
+    shape = {name: value for name, value in asked.items() if name != "path"}
+    folder = Path(asked["path"]) if "path" in asked else written_model(environment, shape)
     if not (folder / "config.json").is_file():
         raise MeasurementRefused(f"model {folder}: no config.json there; correct model.path")
-    digests = {path.name: _sha256(path) for path in files}
-    return folder.absolute(), {"shape": {k: v for k, v in asked.items() if k != "path"}, "sha256": digests}
+    files = sorted([*folder.glob("*.safetensors"), folder / "config.json"])
+    return folder.absolute(), {"shape": shape, "sha256": {path.name: _sha256(path) for path in files}}
 
 
-def written_model(environment: VllmEnvironment, shape: dict[str, Any]) -> Path:
+def written_model(environment: VllmEnvironment, shape: Settings) -> Path:
     """Return the folder of a random-weight model of this shape, written at its first use."""
     script = _script("write_model.py")
     whole = {"intermediate_size": 2 * shape["hidden_size"], "max_position_embeddings": 8192, **shape}
@@ -224,27 +221,6 @@ def _free_port() -> int:
         return sock.getsockname()[1]
 
 
-def _wait_until_ready(base_url: str, check: Callable[[], None], limit_s: float, log: Path) -> None:
-    give_up = time.monotonic() + limit_s
-    while get(f"{root(base_url)}/health", timeout_s=2.0) is None:
-        check()
-        if time.monotonic() > give_up:
-            raise MeasurementRefused(
-                f"the vLLM server was not ready after {limit_s:g} s; raise ready_s or read its log {log},"
-                f" which ends with\n{log_tail(log)}"
-            )
-        time.sleep(0.1)
-    check()  # another server may answer on a port that ours could not have
-
-
-def _kv_tokens(log: Path) -> int | None:
-    found = _KV_TOKENS.search(log.read_text(encoding="utf-8", errors="replace"))
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
     return int(found[1].replace(",", "")) if found else None
-
-
-def _block_size(base_url: str) -> int | None:
-    """Return the block size in the labels of vllm:cache_config_info."""
-    found = re.search(
-        rb'cache_config_info\{[^}]*\bblock_size="(\d+)"', get(f"{root(base_url)}/metrics") or b""
-    )
-    return int(found[1]) if found else None
