@@ -47,7 +47,7 @@ def found() -> Measurement:
 
 def write_tests_receipt(**environment_changes: Any) -> None:
     """Evidence that the tests passed here and now."""
-    step = stages.tests_step()
+    step = stages.TESTS
     here = platform_and_packages(step.pins(Sources())) | environment_changes
     receipt = receipts.receipt_of(step, step.inputs(Sources()), step.pins(Sources()))
     write_json(TESTS, receipts.seal({**receipt, "tests": {}, "environment": here}))
@@ -302,7 +302,7 @@ class TestsStageTest(unittest.TestCase):
         self.assertEqual(receipt["tests"], {"a.B.test_c": "passed"})
         self.assertEqual(receipt["environment"]["package_digests"], {})
         self.assertEqual(receipt["environment"]["thread_variables"]["OMP_NUM_THREADS"], "1")
-        self.assertEqual(Plan(checkout.CONFIG).why(stages.tests_step()), [])
+        self.assertEqual(Plan(checkout.CONFIG).why(stages.TESTS), [])
         self.assertEqual(run_stage.check_tests(), sha256_file(TESTS))
 
     def test_other_code_is_not_tested(self) -> None:

@@ -304,11 +304,11 @@ class ReportTest(unittest.TestCase):
         config = changed("measure", environment="pins.txt")
         step = Plan(config).step("measure", "m1")
         checkout.replace_record(step)
-        self.assertEqual(Plan(config).stale_record(step), [])
+        self.assertEqual(Plan(config).state(step).reasons, [])
         Path("pins.txt").write_text("# what serves\nvLLM==1  # the release\n")
-        self.assertEqual(Plan(config).stale_record(step), [])
+        self.assertEqual(Plan(config).state(step).reasons, [])
         Path("pins.txt").write_text("vllm==2\n")
-        self.assertEqual(Plan(config).stale_record(step), ["pins.txt changed"])
+        self.assertEqual(Plan(config).state(step).reasons, ["pins.txt changed"])
 
 
 class ReceiptTest(unittest.TestCase):
@@ -359,9 +359,7 @@ class ReceiptTest(unittest.TestCase):
             stale()
         Path(stages.TESTS_RECEIPT).write_text("".join(markers))
         self.assertFalse(receipts.tests_ran_elsewhere())
-        self.assertEqual(
-            Plan(CONFIG).why(stages.tests_step()), ["results/tests.json holds git's conflict markers"]
-        )
+        self.assertEqual(Plan(CONFIG).why(stages.TESTS), ["results/tests.json holds git's conflict markers"])
 
     def test_outputs_are_checked_beside_their_manifest(self) -> None:
         """A file that differs is named with the digest it should have and the one it has."""

@@ -69,7 +69,7 @@ def _copied(file: Path, plan: Plan) -> list[str]:
         why = "so machine, conditions and sources are not known. Look in that folder's history."
         return [*lines, f"  Its record is not here: no manifest in {at}/ names these samples,", f"  {why}"]
     lines.append(f"  <- recorded in {found}")
-    step = plan.maker(source["command"].rpartition(" ")[2])
+    step = plan.makers.get(source["command"].rpartition(" ")[2])
     if found != manifests[0]:
         return [*lines, *_recorded(found), "  This record was superseded here."]
     if step is None or step.stage != "figure":

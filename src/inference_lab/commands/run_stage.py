@@ -44,7 +44,7 @@ def run_tests() -> str:
     """What happened, in words, after the unit tests passed and their receipt was written."""
     from inference_lab.commands.run_tests import run_unit_tests
 
-    step = stages.tests_step()
+    step = stages.TESTS
     sources = Sources()
     before, pins = step.inputs(sources), step.pins(sources)
     digests = installed.check_running(pins)
@@ -67,7 +67,7 @@ def run_tests() -> str:
 
 def check_tests() -> str:
     """The digest of the tests' receipt. Raises MeasurementRefused unless it holds here and now."""
-    step = stages.tests_step()
+    step = stages.TESTS
     state = State(step, Sources())
     if reasons := state.reasons:
         raise MeasurementRefused(

@@ -108,7 +108,7 @@ def _experiment(plan: Plan, steps: Sequence[Step], load: run_stage.Load) -> Iter
         return
     try:
         record = load(manifest)
-        reasons = plan.stale_record(measured)
+        reasons = plan.state(measured).reasons
     except LabError as error:
         yield Finding(measured.receipt, str(error), fault=True)
         return

@@ -2,47 +2,39 @@
 
     sources + pins + section -> tests -> measure -> summary -> figure, analysis -> report
 
-Answers: what is there to make, and what is out of date? Whether one step is current, its receipt says.
+Whether one step is current, its receipt says.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from inference_lab.errors import ConfigError
 from inference_lab.records.digests import PINS_FILE, SOURCE_ROOT, Sources
-from inference_lab.records.files import canonical
+from inference_lab.records.files import JSON, canonical
 from inference_lab.records.receipts import State
-from inference_lab.records.stages import VERIFIED_RECEIPT, Experiment, Step, step, tests_step
+from inference_lab.records.stages import TESTS, VERIFIED_RECEIPT, Experiment, Step, step
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """What the command line forces: rule names and files of -R, --forceall."""
 
     names: frozenset[str] = frozenset()
     everything: bool = False
 
-    def forces(self, step: Step, rule: str) -> bool:
-        """Return whether `step`, made by `rule`, is asked for by name, by a file of it, or as part of all."""
-        return self.everything or not self.names.isdisjoint({rule, step.receipt, *step.makes})
-
 
 class Plan:
     """The steps of a config, their states, and what the command line forces."""
 
-    def __init__(self, config: Mapping[str, Any], asked: Asked | None = None) -> None:
+    def __init__(self, config: JSON, asked: Asked | None = None) -> None:
         self.experiments: dict[str, Experiment] = {}
         for name, section in config["experiments"].items():
             # Each section as its command gets it, by its canonical JSON: the order of keys decides nothing.
             its = json.loads(canonical(section))
-            manual = its.get("refresh") == "manual"
-            self.experiments[name] = Experiment(
-                name, its["measure"], its["judge"], manual, its.get("own_folder")
-            )
+            manual, folder = its.get("refresh") == "manual", its.get("own_folder")
+            self.experiments[name] = Experiment(name, its["measure"], its["judge"], manual, folder)
         self.asked = asked or Asked()
         self.sources = Sources()
         self._states: dict[str, State] = {}
@@ -51,29 +43,26 @@ class Plan:
     def step(self, stage: str, experiment: str = "", figure: str = "") -> Step:
         """Return the step of a stage. Raises ConfigError for what the config does not name."""
         if stage == "tests":
-            return tests_step()
+            return TESTS
         if stage == "verify":
             return self.verify_step()
         if stage == "report" and (members := self.reports().get(experiment)):
-            ready = [name for name in members if not self.waits_to_be_asked(name)]
+            waiting = [name for name in members if self.waits_to_be_asked(name)]
+            ready = [name for name in members if name not in waiting]
             about = [
-                {"experiment": name, "figures": list(self.experiments[name].judge["figures"])}
-                for name in ready
+                {"experiment": its, "figures": list(self.experiments[its].judge["figures"])} for its in ready
             ]
-            unmeasured = [name for name in members if name not in ready]
-            return step(stage, experiment, {"experiments": about, "unmeasured": unmeasured})
+            return step(stage, experiment, {"experiments": about, "unmeasured": waiting})
         return self._experiment(experiment).step(stage, figure)
 
     def _experiment(self, name: str) -> Experiment:
         if name not in self.experiments:
-            known = ", ".join(self.experiments)
-            raise ConfigError(f"no experiment {name!r} in the config; it has {known}")
+            raise ConfigError(f"no experiment {name!r} in the config; it has {', '.join(self.experiments)}")
         return self.experiments[name]
 
     def steps(self, *experiments: str) -> list[Step]:
         """Return every step of the named experiments, of all when none is named, in the order of the data."""
-        names = experiments or tuple(self.experiments)
-        return [step for name in names for step in self._experiment(name).steps()]
+        return [step for name in experiments or self.experiments for step in self._experiment(name).steps()]
 
     def reports(self) -> dict[str, list[str]]:
         """Return the experiments that each report is about, sorted, by its name."""
@@ -95,21 +84,14 @@ class Plan:
 
     def verified(self) -> list[str]:
         """Return the automatic experiments, and the manual ones that have every receipt."""
-        return [
-            name
-            for name, its in self.experiments.items()
-            if not its.manual or all(Path(step.receipt).exists() for step in its.steps())
-        ]
+        every = self.experiments.items()
+        return [name for name, its in every if not its.manual or all(map(_is_made, its.steps()))]
 
     @cached_property
-    def _makers(self) -> dict[str, Step]:
-        """By path, the step that makes a file or whose receipt it is."""
+    def makers(self) -> dict[str, Step]:
+        """By path, the step of this config that makes a file or whose receipt it is."""
         steps = [*self.steps(), *self.reports_of(self.experiments)]
         return {path: step for step in steps for path in (*step.makes, step.receipt)}
-
-    def maker(self, path: str) -> Step | None:
-        """Return the step of this config that makes a file or whose receipt it is."""
-        return self._makers.get(path)
 
     def state(self, step: Step) -> State:
         """Return whether what a step made is current, read once."""
@@ -124,21 +106,23 @@ class Plan:
         step needs is missing and no other step makes it.
         """
         if step.receipt not in self._why:
-            self._why[step.receipt] = self._reasons(step)
+            reasons = self._why_measured if step.stage == "measure" else self._why_derived
+            self._why[step.receipt] = reasons(step)
         return self._why[step.receipt]
 
-    def _reasons(self, step: Step) -> list[str]:
-        if step.stage == "measure":
-            return self._why_measure(step)
-        makers = {path: self.maker(path) for path in step.reads}
-        self._check_there(step, [path for path, maker in makers.items() if maker is None])
-        if self.asked.forces(step, step.stage):
+    def _why_derived(self, step: Step) -> list[str]:
+        self._check_there(step, [path for path in step.reads if path not in self.makers])
+        if self._is_asked(step, step.stage):
             return ["asked for"]
-        for maker in filter(None, makers.values()):
+        for maker in (self.makers[path] for path in step.reads if path in self.makers):
             if why := self.why(maker):
                 return [f"{maker.name}: {', '.join(why)}"]
         self._check_there(step, step.reads)
         return self.state(step).reasons
+
+    def _is_asked(self, step: Step, rule: str) -> bool:
+        """Whether it is asked for by name of its rule, by a file of it, or as part of all."""
+        return self.asked.everything or not self.asked.names.isdisjoint({rule, step.receipt, *step.makes})
 
     @staticmethod
     def _check_there(step: Step, paths: Iterable[str]) -> None:
@@ -146,10 +130,10 @@ class Plan:
             if not Path(path).is_file():
                 raise ConfigError(f"{path}: no such file, and {step.name} reads it; write it or restore it")
 
-    def _why_measure(self, step: Step) -> list[str]:
+    def _why_measured(self, step: Step) -> list[str]:
         if not self.experiments[step.experiment].manual:
-            return ["asked for"] if self.asked.forces(step, "measure") else self.stale_record(step)
-        if self._asked_by_hand(step):
+            return ["asked for"] if self._is_asked(step, "measure") else self.state(step).reasons
+        if self._is_asked_by_hand(step):
             return ["asked for"]
         if words := self.waits_to_be_asked(step.experiment):
             raise ConfigError(words)
@@ -157,35 +141,26 @@ class Plan:
             raise error
         return []
 
-    def stale_record(self, step: Step) -> list[str]:
-        """Return why a record is not of this checkout, or []. Raises RecordError when it is not whole."""
-        state = self.state(step)
-        if state.error:
-            raise state.error
-        return state.reasons
-
     def waits_to_be_asked(self, experiment: str) -> str:
         """Return a note on a manual experiment that nobody measured or asks for now; "" for any other."""
         step = self.step("measure", experiment)
-        if (
-            not self.experiments[experiment].manual
-            or self._asked_by_hand(step)
-            or Path(step.receipt).exists()
-        ):
+        if not self.experiments[experiment].manual or self._is_asked_by_hand(step) or _is_made(step):
             return ""
-        return (
-            f"{experiment} is measured by hand and has no record yet;"
-            f" measure it with -R {step.receipt} -- {step.receipt}"
-        )
+        way_out = f"measure it with -R {step.receipt} -- {step.receipt}"
+        return f"{experiment} is measured by hand and has no record yet; {way_out}"
 
-    def _asked_by_hand(self, step: Step) -> bool:
-        return Asked(self.asked.names).forces(step, "measure_manual")
+    def _is_asked_by_hand(self, step: Step) -> bool:  # --forceall is no request for what takes hours
+        return not self.asked.names.isdisjoint({"measure_manual", step.receipt, *step.makes})
 
     def links(self, step: Step, *needs: str) -> list[str]:
         """Return every file the step's job is linked to: sources, pins, what it reads and needs."""
         # Verification depends on every source: a list of them in each plan helps nobody.
         sources = () if step.stage == "verify" else step.sources(self.sources)
         return [*sources, *step.reads, *needs, PINS_FILE]
+
+
+def _is_made(step: Step) -> bool:
+    return Path(step.receipt).exists()
 
 
 def kept(reasons: Sequence[str]) -> str:

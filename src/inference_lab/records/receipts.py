@@ -1,7 +1,6 @@
-"""Receipts: whether what a step recorded is current.
+"""Receipts: is what a step recorded current, and if not, why? Decided by digests alone; times never count.
 
-Answers: is this result current, and if not, why? Decides by digests alone; times never count. Knows no
-statistics and no Snakemake. Every path is relative to the checkout, which is the working directory.
+Every path is relative to the checkout, which is the working directory.
 """
 
 import os
@@ -9,11 +8,10 @@ import shlex
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.digests import Sources
-from inference_lab.records.files import Conflicted, read_json, sha256_file, sha256_value
+from inference_lab.records.files import JSON, Conflicted, read_json, sha256_file, sha256_value
 from inference_lab.records.installed import ran_elsewhere
 from inference_lab.records.stages import STAGES, TESTS_RECEIPT, Step
 
@@ -22,37 +20,32 @@ from inference_lab.records.stages import STAGES, TESTS_RECEIPT, Step
 SCHEMA = 1
 
 
-def seal(receipt: Mapping[str, Any]) -> dict[str, Any]:
+def seal(receipt: JSON) -> JSON:
     """Return the receipt with a digest of its own content, which shows that one was edited."""
     body = {key: value for key, value in receipt.items() if key != "digest"}
     return {**body, "digest": sha256_value(body)}
 
 
-def receipt_of(step: Step, inputs: Mapping[str, str], pins: Mapping[str, str]) -> dict[str, Any]:
+def receipt_of(step: Step, inputs: Mapping[str, str], pins: Mapping[str, str]) -> JSON:
     """Return the unsealed receipt of a step whose files are in place; `inputs` as they were at its start."""
-    return {
-        "schema": SCHEMA,
-        "stage": step.stage,
-        "experiment": step.experiment or None,
-        "command": list(step.command),
-        "inputs": inputs,
-        "pins": pins,
-        "outputs": {path: {"sha256": sha256_file(Path(path))} for path in step.makes},
-    }
+    outputs = {path: {"sha256": sha256_file(Path(path))} for path in step.makes}
+    return {"schema": SCHEMA, **_identity(step), "inputs": inputs, "pins": pins, "outputs": outputs}
 
 
-def read_receipt(path: Path) -> dict[str, Any]:
+def _identity(step: Step) -> JSON:
+    return {"stage": step.stage, "experiment": step.experiment or None, "command": list(step.command)}
+
+
+def read_receipt(path: Path) -> JSON:
     """Read a receipt whose seal holds. Raises RecordError when it is missing, torn or was edited."""
     receipt = read_json(path)
-    expected = receipt.get("digest")
     try:
         digest = seal(receipt)["digest"]
     except ValueError as error:  # NaN or a lone surrogate, which no canonical JSON has
         digest = f"none ({error})"
-    if digest != expected:
-        raise RecordError(
-            f"{path}: its content was edited: it has sha256 {expected}, found {digest}; {ways_out(path)}"
-        )
+    if digest != (expected := receipt.get("digest")):
+        words = f"its content was edited: it has sha256 {expected}, found {digest}"
+        raise RecordError(f"{path}: {words}; {ways_out(path)}")
     if receipt.get("schema") == SCHEMA:
         from inference_lab.records.forms import check_receipt  # pydantic, which no measuring process loads
 
@@ -71,34 +64,25 @@ def ways_out(path: Path) -> str:
 
 
 def leads_out(path: Path) -> bool:
-    """Return whether a file is reached through a link that leaves this checkout.
-
-    A path outside of the checkout, such as a load's, is held to its own folder.
-    """
-    real, lexical = os.path.realpath(path), os.path.normpath(path.absolute())
+    """Return whether a file is reached by a link out of this checkout; of one outside, out of its folder."""
     here = os.path.realpath(".")
-    inside = lexical.startswith(f"{os.path.abspath('.')}/")  # noqa: PTH100  (many paths in each plan)
-    home = here if inside else os.path.realpath(path.parent)
-    return not real.startswith(f"{home}/")
+    inside = os.path.normpath(path.absolute()).startswith(f"{os.path.abspath('.')}/")  # noqa: PTH100  (many)
+    return not os.path.realpath(path).startswith(f"{here if inside else os.path.realpath(path.parent)}/")
 
 
-def check_outputs(manifest_path: Path, manifest: Mapping[str, Any], sources: Sources) -> None:
+def check_outputs(manifest_path: Path, manifest: JSON, sources: Sources) -> None:
     """Raise RecordError when a file of a record is missing, a link out of the checkout, or another one."""
-    for file in (manifest_path, *map(manifest_path.with_name, manifest["outputs"])):
+    recorded = {manifest_path.with_name(name): made["sha256"] for name, made in manifest["outputs"].items()}
+    for file in (manifest_path, *recorded):
         if leads_out(file):
-            raise RecordError(
-                f"{file}: is reached by a link to {os.path.realpath(file)}, outside of this checkout;"
-                " a record consists of files here: copy them in place of the link"
-            )
-    for name, made in manifest["outputs"].items():
-        file = manifest_path.parent / name
+            words = f"is a link to {os.path.realpath(file)}, outside of this checkout"
+            raise RecordError(f"{file}: {words}; copy that file in place of the link")
+    for file, expected in recorded.items():
         if not file.is_file():
             raise RecordError(f"{file}: missing, and {manifest_path} names it; {ways_out(manifest_path)}")
-        if (digest := sources.file(file.as_posix())) != made["sha256"]:
-            raise RecordError(
-                f"{file}: differs from {manifest_path}: expected sha256 {made['sha256']}, found {digest};"
-                f" {ways_out(manifest_path)}"
-            )
+        if (found := sources.file(file.as_posix())) != expected:
+            words = f"differs from {manifest_path}: expected sha256 {expected}, found {found}"
+            raise RecordError(f"{file}: {words}; {ways_out(manifest_path)}")
 
 
 def tests_ran_elsewhere() -> bool:
@@ -109,7 +93,7 @@ def tests_ran_elsewhere() -> bool:
         return False
 
 
-def changes(step: Step, receipt: Mapping[str, Any], sources: Sources) -> list[str]:
+def changes(step: Step, receipt: JSON, sources: Sources) -> list[str]:
     """Return what a step reads now that its receipt did not read, in words; [] when all is the same."""
     if receipt.get("schema") != SCHEMA:
         return [f"records have form {SCHEMA} now, this one {receipt.get('schema')}"]
@@ -119,71 +103,47 @@ def changes(step: Step, receipt: Mapping[str, Any], sources: Sources) -> list[st
     reasons = [f"{words.get(k, k)} changed{_mark(k)}" for k in now if k in was and was[k] != now[k]]
     reasons += [f"{k} was not recorded" if k in step.reads else f"{k} is new" for k in now if k not in was]
     reasons += [f"{k} is gone" for k in was if k not in now]
-    pinned_then, pinned_now = receipt["pins"], step.pins(sources)
-    for name in sorted(pinned_then | pinned_now):
-        then, today = pinned_then.get(name, "none"), pinned_now.get(name, "none")
-        if then != today:
-            reasons.append(f"{name} {then} -> {today}")
-    return reasons
+    then, today = receipt["pins"], step.pins(sources)
+    both = ((name, then.get(name, "none"), today.get(name, "none")) for name in sorted(then | today))
+    return reasons + [f"{name} {old} -> {new}" for name, old, new in both if old != new]
 
 
 def _mark(path: str) -> str:
-    """Return a note on a file that a spreadsheet or an editor marked: the change is not to be seen."""
-    if not path.startswith("predictions/"):
-        return ""
-    with Path(path).open("rb") as file:
-        marked = file.read(3) == b"\xef\xbb\xbf"
+    marked = path.startswith("predictions/") and Path(path).read_bytes().startswith(b"\xef\xbb\xbf")
     return " (it begins with a byte-order mark, U+FEFF: save it as UTF-8 without one)" if marked else ""
 
 
 class State:
     """Whether what a step made is current, by its receipt and the files it names.
 
-    `error` is set when a record is not whole: no reason is given then.
+    `error` is set when a record is not whole; asking for `reasons` raises it.
     """
 
     def __init__(self, step: Step, sources: Sources) -> None:
         self.step, self._sources = step, sources
-        self.receipt: dict[str, Any] | None = None
+        self.receipt: JSON | None = None
         self.error: RecordError | None = None
-        self._unreadable = ""  # why there is no receipt
+        self._no_receipt = "no record yet" if step.stage == "measure" else "not made yet"
         path = Path(step.receipt)
+        if not path.exists():
+            return
         try:
-            if path.exists():
-                self.receipt = read_receipt(path)
-            else:
-                self._unreadable = "no record yet" if step.stage == "measure" else "not made yet"
-            if step.stage == "measure" and self.receipt is not None:
-                check_outputs(path, self.receipt, sources)
-                self._check_origin(self.receipt)
-        except RecordError as error:
-            conflicted = isinstance(error, Conflicted)
-            what = "holds git's conflict markers" if conflicted else "was edited"
-            self.receipt, self._unreadable = None, f"{path} {what}"
+            receipt = read_receipt(path)
             if step.stage == "measure":
-                self.error = error
+                check_outputs(path, receipt, sources)
+                for words in self._of_another_step(receipt):
+                    raise RecordError(f"{path}: {words}; {ways_out(path)}")
+            self.receipt = receipt
+        except RecordError as error:
+            what = "holds git's conflict markers" if isinstance(error, Conflicted) else "was edited"
+            self._no_receipt = f"{path} {what}"
+            self.error = error if step.stage == "measure" else None
 
-    def _check_origin(self, receipt: Mapping[str, Any]) -> None:
-        if self.not_its_own:
-            raise RecordError(
-                f"{self.step.receipt}: {self.not_its_own[0]}; {ways_out(Path(self.step.receipt))}"
-            )
-
-    @cached_property
-    def not_its_own(self) -> list[str]:
-        """What a receipt says of the step that wrote it, where that is another step than this one."""
-        if self.receipt is None or self.step.own_load:  # a load records the words it was given
+    def _of_another_step(self, receipt: JSON) -> list[str]:
+        if self.step.own_load:  # a load records the words it was given
             return []
-        expected = {
-            "stage": self.step.stage,
-            "experiment": self.step.experiment or None,
-            "command": list(self.step.command),
-        }
-        return [
-            f"its {key} is {self.receipt.get(key)!r}, the step's is {value!r}"
-            for key, value in expected.items()
-            if self.receipt.get(key) != value
-        ]
+        both = ((key, receipt.get(key), value) for key, value in _identity(self.step).items())
+        return [f"its {key} is {was!r}, the step's is {now!r}" for key, was, now in both if was != now]
 
     @cached_property
     def files(self) -> dict[str, str | None]:
@@ -199,10 +159,14 @@ class State:
 
     @cached_property
     def reasons(self) -> list[str]:
-        """Why the step is out of date, in words; [] when it is current."""
+        """Why the step is out of date, in words; [] when it is current. Raises `error`."""
+        if self.error:
+            raise self.error
         if self.receipt is None:
-            return [self._unreadable]
-        return [*self.input_reasons, *self._output_reasons()]
+            return [self._no_receipt]
+        if self.step.stage == "measure":  # its files were checked when the receipt was read
+            return self.input_reasons
+        return [*self.input_reasons, *self._of_another_step(self.receipt), *self._output_reasons()]
 
     @cached_property
     def input_reasons(self) -> list[str]:
@@ -210,9 +174,7 @@ class State:
         return [] if self.receipt is None else changes(self.step, self.receipt, self._sources)
 
     def _output_reasons(self) -> list[str]:
-        reasons = list(self.not_its_own)
-        if self.step.stage == "measure":  # checked when the receipt was read
-            return reasons
+        reasons: list[str] = []
         for path, recorded in self.files.items():
             if leads_out(Path(path)):
                 reasons.append(f"{path} is a link out of this checkout")

@@ -1,17 +1,15 @@
 """The stages as a table: what each reads and makes, which modules decide it, where its receipt is.
 
-Answers: which files and sources make up a stage of an experiment? Whether they still agree is decided in
-receipts.py. Every path is relative to the checkout, which is the working directory.
+Whether they still agree is decided in receipts.py. Paths are relative to the checkout, the working directory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from inference_lab.errors import ConfigError, RecordError
 from inference_lab.records.digests import PAGES, SOURCE_ROOT, TEMPLATE, Sources
-from inference_lab.records.files import sha256_value
+from inference_lab.records.files import JSON, sha256_value
 from inference_lab.records.installed import platform_and_packages
 
 TESTS_RECEIPT = "results/tests.json"
@@ -19,7 +17,7 @@ VERIFIED_RECEIPT = "results/.verified.json"  # of this machine, ignored by git
 ARTICLE = "docs/experiments/{}.md"  # written by the analysis, from a template beside it
 WAITS = ("quiet_cores", "quiet_wait_s")  # how long a measurement waits before it begins decides no number
 
-Section = Mapping[str, Any]  # a part of config.yaml, already checked
+Section = JSON  # a part of config.yaml, already checked
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Step:
     makes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    section: Section = field(default_factory=dict[str, Any])
+    section: Section = field(default_factory=dict[str, object])
     own_load: bool = False  # of a load in a folder of the user's own
 
     @property
@@ -92,9 +90,8 @@ class Step:
                 pins = path == self.section.get("environment")
                 digests[path] = sources.pin_file(path) if pins else sources.file(path)
             except OSError as error:
-                raise RecordError(
-                    f"{path}: cannot be read ({error.strerror}), and {self.name} reads it; make or restore it"
-                ) from None
+                words = f"cannot be read ({error.strerror}), and {self.name} reads it"
+                raise RecordError(f"{path}: {words}; make or restore it") from None
         if self.section:
             decides = {key: value for key, value in self.section.items() if key not in WAITS}
             digests["section"] = sha256_value(decides)
@@ -106,6 +103,9 @@ class Step:
     def pins(self, sources: Sources) -> dict[str, str]:
         """`{package: version}` of the pins this step depends on."""
         return sources.pins(self.sources(sources))
+
+
+TESTS = Step("tests", "", ("test",), TESTS_RECEIPT)
 
 
 @dataclass(frozen=True)
@@ -139,18 +139,19 @@ def step(
     stage: str, experiment: str, section: Section, figure: str = "", own_folder: str | None = None
 ) -> Step:
     """Return a stage of an experiment as a step; `section` is the part of its config that the stage gets."""
-    row = STAGES[stage]
-    at = own_folder or folder(experiment)
-    names = {"at": at, "name": experiment, "figure": figure}
-    if "{by}" in row.modules[0]:
-        names["by"] = _by(section, own_folder)
-    if figure or stage == "figure":
-        names["drawn"] = _drawn(experiment, section, figure)
+    row, figures = STAGES[stage], section.get("figures", {})
     command, modules = (stage, experiment, *((figure,) if figure else ())), row.modules
     if stage == "measure" and own_folder:
         command, modules = ("load",), ("stream_load.cli",)
+    if stage == "figure" and figure not in figures:
+        known = ", ".join(figures) or "none"
+        raise ConfigError(f"{experiment} has no figure {figure!r}; its judge.figures names {known}")
+    if "{by}" in modules[0] and not isinstance(section.get("by"), str):  # it came from an option
+        raise ConfigError("the section has no key 'by', a module's name: give a whole section of config.yaml")
     article = (ARTICLE.format(experiment),) if stage == "analysis" and section.get("article") else ()
     raw = ("requests.jsonl",) if own_folder else ("raw.csv", "controls.csv")
+    names = {"at": own_folder or folder(experiment), "name": experiment, "figure": figure}
+    names |= {"by": section.get("by", ""), "drawn": figures.get(figure, "")}
 
     def filled(patterns: Sequence[str]) -> Iterator[str]:
         for pattern in patterns:
@@ -186,27 +187,6 @@ def _read_by_section(stage: str, section: Section) -> Iterator[str]:
             name = about["experiment"]
             yield from (f"{folder(name)}/{file}" for file in ("summary.csv", "verdicts.csv", "manifest.json"))
             yield prediction_file(name)
-
-
-def _by(section: Section, own_folder: str | None) -> str:
-    """Return the module a section names. config.yaml is checked for it, a section from an option is not."""
-    name = section.get("by", "" if own_folder else None)
-    if not isinstance(name, str):
-        raise ConfigError("the section has no key 'by', a module's name: give a whole section of config.yaml")
-    return name
-
-
-def _drawn(experiment: str, section: Section, figure: str) -> str:
-    figures = section.get("figures", {})
-    if figure not in figures:
-        known = ", ".join(figures) or "none"
-        raise ConfigError(f"{experiment} has no figure {figure!r}; its judge.figures names {known}")
-    return figures[figure]
-
-
-def tests_step() -> Step:
-    """Return the step that runs the unit tests."""
-    return Step("tests", "", ("test",), TESTS_RECEIPT)
 
 
 def package_files(root: Path) -> list[str]:
