@@ -49,7 +49,7 @@ class Conditions(unittest.TestCase):
     def test_a_straddling_interval_is_never_a_claim(self, ratios: list[float]) -> None:
         """Whatever the ratios: when their interval holds 1, nothing is claimed (rustbgpd#566)."""
         found = compare(np.array([ratios]))
-        if not excludes_one(found.ratio.lo, found.ratio.hi):
+        if not excludes_one(found.ratio.bounds[1:]):
             self.assertEqual(claims([found], 0.0), [False])
 
     def test_effect_is_the_same_both_ways(self) -> None:

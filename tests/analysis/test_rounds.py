@@ -171,7 +171,7 @@ class Refusals(unittest.TestCase):
             rows = [s for s in samples if (s.path, s.blas_threads) == (path, value)]
             self.assertEqual({row.process for row in rows}, {value - 1, value + 1})
             self.assertEqual(times.ravel().tolist(), [row.elapsed_ns for row in rows])
-        self.assertEqual(rounds.aa_comparisons().keys(), {1, 2})
+        self.assertEqual(rounds.replica.keys(), {1, 2})
         self.assertEqual(np.shape(rounds.probe), (4, 3))
         self.assertEqual([rounds.paired(1, other) for other in (1, 2)], [True, False])
         self.assertTrue(rounds_of(RECORD).paired(1, 2))

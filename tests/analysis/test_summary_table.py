@@ -4,9 +4,11 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from inference_lab.analysis import exact_summary
 from inference_lab.analysis.summary_table import SummaryRow, bound_names, pick, read_summary
 from inference_lab.analysis.timing import summarise
 from inference_lab.errors import ConfigError, RecordError
+from inference_lab.records.record import Record
 from tests.checkout import judge_of
 from tests.synthetic import Call, steady, timing_record, together
 
@@ -47,9 +49,7 @@ class ReadSummary(unittest.TestCase):
             "header alone": lines[0],
             "cut off": TEXT[:-3],
             "a value short": TEXT.replace(",yes,", ",", 1),
-            "a row twice": "".join([*lines, lines[3]]),
             "a field without end": TEXT + '"' + "x" * 200_000 + "\n",
-            "a column twice": TEXT.replace("aa_lo", "aa_hi", 1),
         }.items():
             with self.subTest(case), self.assertRaisesRegex(RecordError, r"summary\.csv.*rebuild"):
                 self.read(text)
@@ -57,11 +57,13 @@ class ReadSummary(unittest.TestCase):
         with self.assertRaisesRegex(RecordError, r"^[^\[]*: no such file; rebuild it from raw$"):
             read_summary(self.path)
 
-    def test_other_tables_are_read_as_they_are(self) -> None:
-        """A summary without claims, as observations have it, is read as it is."""
-        self.assertEqual(
-            self.read("model,bytes\na,1\nb,\n"), [{"model": "a", "bytes": "1"}, {"model": "b", "bytes": ""}]
-        )
+    def test_exact_rows_pass_through(self) -> None:
+        """What timed nothing has its recorded rows as summary: every text, empty ones and commas too."""
+        rows = ({"model": "a, b", "bytes": "12"}, {"model": "c", "bytes": ""})
+        text = exact_summary.summarise(Record("x", {}, rows=rows), judge_of())
+        self.assertEqual(self.read(text), list(rows))
+        with self.assertRaisesRegex(RecordError, "no row"):
+            exact_summary.summarise(Record("x", {}), judge_of())
 
 
 class PickRows(unittest.TestCase):

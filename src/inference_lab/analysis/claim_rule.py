@@ -1,20 +1,7 @@
 """The claim rule: when two cells of a record may be said to differ. One rule, one family for an experiment.
 
-Cells timed in the same rounds: the median of their ratios by round is claimed to differ from 1 when
-  1. the sign test, adjusted by Holm over the whole family, is below 0.05,
-  2. the 95% interval of the ratio excludes 1,
-  3. the effect is at least the smallest that is claimed: 2%, or twice the widest half-width of A/A,
-  4. neither cell is flagged, and the comparison is not doubted (processes disagree, a regime changed it).
-The family is every pair of cells that the same rounds timed, in time and in time per position, whoever asks:
-the summary (each path over the baseline) and the verdicts (what a prediction says) get the same answer.
-Holm steps down, so pairs that plainly differ cost the others nothing.
-
-A/A is no claim but the check on all of them. It is judged by conditions 1 to 3 among the A/A of the
-experiment alone, so that many cells never hide a baseline that differs from itself.
-
-Cells that nothing pairs (loads of a server, cells of different processes): both 95% intervals must lie apart
-by the smallest effect (`apart`). That is stricter than 0.05 for one pair: two intervals of like width that do
-not meet have p < 0.006. Counts and observations have no interval: they differ when they differ.
+docs/glossary.md defines it. Summary (each path over the baseline) and verdicts (what a prediction says) ask
+the same family, so they agree; Holm steps down, so pairs that plainly differ cost the others nothing.
 """
 
 import math
@@ -37,11 +24,15 @@ SMALLEST_EFFECT = 0.02
 
 
 class ClaimRule:
-    """The claim rule over the rounds of one experiment."""
+    """The claim rule over the rounds of one experiment.
+
+    The family is every pair of cells that the same rounds timed, in time and in time per position.
+    """
 
     def __init__(self, rounds: Rounds) -> None:
         self.rounds = rounds
-        self.aa = rounds.aa_comparisons()  # by varied value
+        own = {value: rounds.times[rounds.baseline, value] for value in rounds.replica}
+        self.aa = {value: compare(again / own[value]) for value, again in rounds.replica.items()}
         self.smallest_effect = smallest_effect(list(self.aa.values()))
         pairs = [pair for pair in combinations(rounds.times, 2) if rounds.paired(pair[0][1], pair[1][1])]
         family = dict.fromkeys(self._question(of, *pair) for pair in pairs for of in METRICS)
@@ -53,7 +44,7 @@ class ClaimRule:
         return compare(self.rounds.ratios(of, at, over))
 
     def claims(self, of: str, at: CellKey, over: CellKey) -> bool:
-        """Whether `of` differs between the two by conditions 1 to 3, undoubted; flags are the caller's."""
+        """Whether `of` differs between the two, undoubted; flags are the caller's."""
         found = self.compare(of, at, over)
         first, second = sorted((at, over), key=list(self.rounds.times).index)
         p = self._adjusted[self._question(of, first, second)]
@@ -66,19 +57,24 @@ class ClaimRule:
 
 
 def claims(comparisons: Sequence[Comparison], smallest: float) -> list[bool]:
-    """For each comparison of one family: do conditions 1 to 3 hold?"""
+    """For each comparison of one family: is it significant after Holm, away from 1 and large enough?
+
+    A/A is judged so among the A/A of its experiment alone: many cells never hide a baseline that differs
+    from itself.
+    """
     adjusted = holm([comparison.p for comparison in comparisons])
     return [_claimed(c, p, smallest) for c, p in zip(comparisons, adjusted, strict=True)]
 
 
 def _claimed(found: Comparison, adjusted_p: float, smallest: float) -> bool:
-    return adjusted_p < ALPHA and excludes_one(found.ratio.lo, found.ratio.hi) and found.effect >= smallest
+    return adjusted_p < ALPHA and excludes_one(found.ratio.bounds[1:]) and found.effect >= smallest
 
 
 def apart(intervals: Sequence[Interval], *, exact: bool) -> bool | None:
     """Whether a ratio that no rounds pair is below 1 (True) or not (False); None: nothing may be claimed.
 
-    `exact`: both sides were counted or observed, so any difference is one.
+    `exact`: both sides were counted or observed, so any difference is one. Else both 95% intervals must lie
+    apart by the smallest effect: stricter than 0.05, as two of like width that do not meet have p < 0.006.
     """
     if exact:
         return within(intervals, -math.inf, math.nextafter(1, 0))
@@ -89,26 +85,14 @@ def apart(intervals: Sequence[Interval], *, exact: bool) -> bool | None:
 
 def smallest_effect(same: Sequence[Comparison]) -> float:
     """The smallest effect that is claimed: 2%, or twice the widest half-width of the A/A intervals."""
-    widths = [
-        (c.ratio.hi - c.ratio.lo) / 2 for c in same if c.ratio.lo is not None and c.ratio.hi is not None
-    ]
-    return max([SMALLEST_EFFECT, *(2 * width for width in widths)])
+    return max([SMALLEST_EFFECT, *(2 * width for c in same if (width := c.ratio.half_width) is not None)])
 
 
 def doubts(comparison: Comparison, least: float) -> list[str]:
     """Why the claim rule is not enough here: `processes` disagree, or a `regime` changed the answer."""
+    by_process, states = comparison.by_process, comparison.states
     found: list[str] = []
-    ratio = comparison.ratio
-    if (
-        comparison.by_process
-        and excludes_one(ratio.lo, ratio.hi)
-        and not excludes_one(*comparison.by_process)
-    ):
+    if by_process and excludes_one(comparison.ratio.bounds[1:]) and not excludes_one(by_process):
         found.append("processes")
-    if comparison.states and len({_side(state, least) for state in comparison.states}) > 1:
-        found.append("regime")
-    return found
-
-
-def _side(ratio: float, least: float) -> int:
-    return (ratio >= 1 + least) - (ratio <= 1 / (1 + least))
+    sides = {(ratio >= 1 + least) - (ratio <= 1 / (1 + least)) for ratio in states or ()}
+    return [*found, "regime"] if len(sides) > 1 else found

@@ -6,15 +6,15 @@ their bounds; columns without bounds (counts, observations) exactly.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from inference_lab.analysis.claim_rule import ClaimRule, apart
 from inference_lab.analysis.rounds import METRICS, CellKey, rounds_of
 from inference_lab.analysis.statistics import Estimate, Interval
 from inference_lab.analysis.summary_table import SummaryRow, View, bound_names, in_words, pick
 from inference_lab.errors import ConfigError, RecordError
+from inference_lab.records.record import varied
 
-Cell = Mapping[str, Any]
+Cell = Mapping[str, object]
 
 
 class NoEvidence(Exception):
@@ -37,8 +37,7 @@ class Evidence:
         self.view = view
         self.place = f"prediction of {view.record.experiment}"
         self.rule = ClaimRule(rounds_of(view.record)) if view.record.samples is not None else None
-        vary: Mapping[str, Sequence[Any]] = view.record.manifest["conditions"].get("vary", {})
-        self.axis, self.values = next(iter(vary.items()), ("", ()))
+        self.axis, self.values = varied(view.record.manifest)
 
     def row(self, of: str, cell: Cell) -> SummaryRow:
         """The row of a cell, fit to be judged by its column `of`.
@@ -64,10 +63,8 @@ class Evidence:
         try:
             return row.number(of)
         except RecordError:
-            raise ConfigError(
-                f"{self.place}: {of} is {row[of]!r}, no number; name a column of numbers, or claim that it is"
-                " equal to those words"
-            ) from None
+            way_out = "name a column of numbers, or claim that it is equal to those words"
+            raise ConfigError(f"{self.place}: {of} is {row[of]!r}, no number; {way_out}") from None
 
     def value(self, of: str, cell: Cell) -> Quantity:
         """What a column says of a cell; an exact value is its own interval. Raises as `row`."""
@@ -81,9 +78,8 @@ class Evidence:
 
     def ratio(self, of: str, at: Cell, over: Cell) -> Quantity:
         """`of` at one cell over `of` at another. Raises as `row`."""
-        above, below = self.row(of, at), self.row(of, over)
         rows = f"{of} at {in_words(at)} over {in_words(over)}"
-        if self.rule and (pair := self._paired(of, above, below)):
+        if self.rule and (pair := self._paired(of, at, over)):
             found = self.rule.compare(of, *pair)
             return Quantity(found.ratio, found.intervals, f"{rows}, round by round")
         a, b = self.value(of, at).estimate, self.value(of, over).estimate
@@ -96,13 +92,13 @@ class Evidence:
     def less(self, of: str, at: Cell, over: Cell) -> tuple[bool | None, Quantity]:
         """Whether `of` is less at one cell than at another (None: no claim), and their ratio."""
         ratio = self.ratio(of, at, over)
-        if self.rule and (pair := self._paired(of, self.row(of, at), self.row(of, over))):
+        if self.rule and (pair := self._paired(of, at, over)):
             return (ratio.estimate.value < 1 if self.rule.claims(of, *pair) else None), ratio
         return apart(ratio.intervals, exact=self.is_exact(of)), ratio
 
-    def _paired(self, of: str, above: SummaryRow, below: SummaryRow) -> tuple[CellKey, CellKey] | None:
-        """The cells of two rows where the same rounds timed both, else None."""
+    def _paired(self, of: str, at: Cell, over: Cell) -> tuple[CellKey, CellKey] | None:
+        """The keys of two cells where the same rounds timed both, else None. Raises as `row`."""
         if self.rule is None or of not in METRICS:
             return None
-        at, over = ((row["path"], int(row[self.axis])) for row in (above, below))
-        return (at, over) if at != over and self.rule.rounds.paired(at[1], over[1]) else None
+        a, b = ((row["path"], int(row[self.axis])) for row in (self.row(of, at), self.row(of, over)))
+        return (a, b) if a != b and self.rule.rounds.paired(a[1], b[1]) else None

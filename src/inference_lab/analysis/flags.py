@@ -115,7 +115,7 @@ def _drift(probe: Times | None, bound: float) -> Iterator[Flag]:
     if len(ratios) >= FEWEST:  # enough to decide by one ratio a process: rounds of a process are alike
         ratios = np.percentile(ratios, 50, axis=1, keepdims=True)
     change = compare(ratios).ratio
-    if excludes_one(change.lo, change.hi) and abs(change.value - 1) > bound:
+    if excludes_one(change.bounds[1:]) and abs(change.value - 1) > bound:
         words = f"within a process the probe changed to {change.value:.3g} of its first half"
         yield Flag("drift", f"{words}; {_CHANGING}")
     medians = np.percentile(probe, 50, axis=1)

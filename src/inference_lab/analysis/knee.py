@@ -21,9 +21,8 @@ class Doubling:
         """growing, stopped, or cannot tell: does throughput surely rise by `factor`, surely not?"""
         if all(lo is not None and lo >= factor for lo, _ in self.gain.intervals):
             return "growing"
-        if all(hi is not None and hi < factor for _, hi in self.gain.intervals):
-            return "stopped"
-        return "cannot tell"
+        stopped = all(hi is not None and hi < factor for _, hi in self.gain.intervals)
+        return "stopped" if stopped else "cannot tell"
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,8 @@ class Knee:
             return f"every doubling up to {last} still grew"
         if self.answer == "Inconclusive":
             return f"up to {last} the intervals cannot tell where growth ends"
-        return (
-            f"growth ends at {self.lo}"
-            if self.lo == self.hi
-            else f"growth ends between {self.lo} and {self.hi}"
-        )
+        at = f"at {self.lo}" if self.lo == self.hi else f"between {self.lo} and {self.hi}"
+        return f"growth ends {at}"
 
 
 def measured_knee(evidence: Evidence, of: str, rest: Cell, factor: float) -> Knee:

@@ -1,8 +1,7 @@
 """summary.csv of kernels beside their limits: that of a timing record, and how near each path comes to them.
 
 The limit of a call is the longest of what it must read, what it must multiply and what NumPy takes to be
-called: the paths `read`, `gemm` and `calls` of the same round. Not their sum: a product is timed with its
-call, and reads what it multiplies. Does not know how they were made.
+called, of the same round. Not their sum: a product is timed with its call, and reads what it multiplies.
 """
 
 from collections.abc import Container
@@ -12,7 +11,7 @@ import numpy as np
 from inference_lab.analysis import timing
 from inference_lab.analysis.rounds import rounds_of
 from inference_lab.analysis.statistics import compare
-from inference_lab.analysis.summary_table import bounded, with_bounds
+from inference_lab.analysis.summary_table import as_text, bounded, with_bounds
 from inference_lab.config.judge import Judge
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record, csv_text
@@ -34,12 +33,11 @@ def summarise(record: Record, judge: Judge) -> str:
     does, and when a limit was not measured.
     """
     rounds = rounds_of(record)
-    check_limits(record, {path for path, _ in rounds.times}, "the peers' summary")
-    rows: list[dict[str, str]] = []
-    for row in timing.rows(record, rounds, judge):
-        at = row["path"], int(row[rounds.axis])
-        if row["path"] not in LIMITS:
-            limit = np.maximum.reduce([rounds.times[path, at[1]] for path in LIMITS])
-            row |= timing.as_text(with_bounds("of_limit", *compare(limit / rounds.times[at]).ratio.bounds))
-        rows.append(row)
+    check_limits(record, rounds.paths, "the peers' summary")
+    rows = timing.rows(record, rounds, judge)
+    for row, (path, value) in zip(rows, rounds.times, strict=True):
+        if path not in LIMITS:
+            limit = np.maximum.reduce([rounds.times[limit, value] for limit in LIMITS])
+            bounds = with_bounds("of_limit", *compare(limit / rounds.times[path, value]).ratio.bounds)
+            row |= {name: as_text(number) for name, number in bounds.items()}
     return csv_text(COLUMNS, rows)

@@ -6,12 +6,13 @@ Does not know what the times mean. Every check marks rows of one table; the firs
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from inference_lab.analysis.statistics import Comparison, Times, compare
+from inference_lab.analysis.statistics import Times
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record, varied
 from inference_lab.records.samples import CELL_COLUMNS, Cell, Table, cell_of
@@ -47,12 +48,6 @@ class Rounds:
     probe: Times | None
     decode_steps: int | None = None  # positions a call makes behind T cached ones; None: it makes all T
 
-    def aa_comparisons(self) -> dict[int, Comparison]:
-        """The baseline measured again, over the baseline, by varied value: A/A."""
-        return {
-            value: compare(again / self.times[self.baseline, value]) for value, again in self.replica.items()
-        }
-
     def paired(self, value: object, other: object) -> bool:
         """Whether cells of these varied values were timed in the same rounds."""
         return value == other or self.axis != OF_A_PROCESS
@@ -81,60 +76,55 @@ def rounds_of(record: Record) -> Rounds:
     """
     conditions = record.manifest["conditions"]
     axis, values = varied(record.manifest)
-    paths, baseline, rounds = conditions["paths"], conditions["baseline"], conditions["rounds"]
-    calls, raw, controls = _calls(record)
-    samples, replicas, probes = (calls[calls["kind"] == kind] for kind in ("sample", "replica", "probe"))
+    paths, baseline = conditions["paths"], conditions["baseline"]
+    files = _files(record)
+    calls = _calls(record, files)
+    samples, has_probe = calls[calls["kind"] == "sample"], bool((calls["kind"] == "probe").any())
     _check_conditions(calls[calls["kind"].isin(("sample", "replica"))], conditions)
     another = "path is {row.path}, a replica repeats the baseline {baseline}"
-    _refuse(replicas, replicas["path"] != baseline, another, baseline=baseline)
-    processes = _processes(samples, axis, values, conditions["processes"] * conditions.get("runs", 1), raw)
-    every = sorted({process for some in processes.values() for process in some})
-
-    def whole(rows: Table, value: int, file: str, what: str) -> Table:
-        return _whole(rows[rows[axis] == value], processes[value], rounds, f"{what} at {axis} {value}", file)
-
-    by_path = dict(list(samples.groupby("path")))
-    cells = {
-        (path, value): whole(by_path.get(path, samples[:0]), value, raw, path)
-        for path in paths
-        for value in values
-    }
-    again = {
-        value: whole(replicas, value, controls, "the replica") for value in values if conditions["replica"]
-    }
-    probe = _whole(probes, every, rounds, "the probe", controls) if len(probes) else None
+    _refuse(calls, (calls["kind"] == "replica") & (calls["path"] != baseline), another, baseline=baseline)
+    number = conditions["processes"] * conditions.get("runs", 1)
+    own = _processes(samples, axis, values, number, files[0])
+    cells = [(path, value) for path in paths for value in values]
+    again = [("replica", baseline, value) for value in values if conditions["replica"]]
+    whole = {key: own[key[2]] for key in [*(("sample", *cell) for cell in cells), *again]}
+    if has_probe:
+        whole["probe", "probe", 0] = sorted({process for some in own.values() for process in some})
+    calls["value"] = calls[axis].where(calls["kind"] != "probe", 0)
+    calls = calls[calls["kind"] != "warmup"]
+    times = _times(calls, whole, conditions["rounds"], files)
     _check_order(samples)
-    _check_clock(calls[calls["kind"] != "warmup"], numbered=probe is not None)
+    _check_clock(calls, numbered=has_probe)
     _check_one_work(samples, axis)
-
-    def times(rows: Table) -> Times:
-        return rows["elapsed_ns"].to_numpy().reshape(-1, rounds)
-
     return Rounds(
         axis,
         values,
         paths,
         baseline,
-        {key: cell_of(rows) for key, rows in cells.items()},
-        {key: times(rows) for key, rows in cells.items()},
-        {value: times(rows) for value, rows in again.items()},
-        None if probe is None else times(probe),
+        {cell: cell_of(rows) for cell, rows in samples.groupby(["path", axis])},
+        {cell: times["sample", *cell] for cell in cells},
+        {value: times["replica", baseline, value] for *_, value in again},
+        times.get(("probe", "probe", 0)),
         conditions["fixed"].get("decode_steps"),
     )
 
 
-def _calls(record: Record) -> tuple[Table, str, str]:
-    """Every row of the record in one table, with its file and line; the names of the two files."""
+def _files(record: Record) -> list[str]:
+    """The files of samples and of controls, for messages."""
     names = record.manifest.get("outputs", {})
     raw = next((name for name in names if "controls" not in name), "raw.csv")
     controls = next((name for name in names if "controls" in name), "controls.csv")
-    raw, controls = f"{record.experiment}: {raw}", f"{record.experiment}: {controls}"
+    return [f"{record.experiment}: {name}" for name in (raw, controls)]
+
+
+def _calls(record: Record, files: Sequence[str]) -> Table:
+    """Every row of the record in one table, with its file and line."""
     tables = [
         table.assign(file=file, line=np.arange(2, len(table) + 2))
-        for table, file in ((record.samples, raw), (record.controls, controls))
+        for table, file in zip((record.samples, record.controls), files, strict=True)
         if table is not None and len(table)
     ]
-    return pd.concat(tables, ignore_index=True), raw, controls
+    return pd.concat(tables, ignore_index=True)
 
 
 def _refuse(rows: Table, wrong: Any, rule: str, **facts: Any) -> None:
@@ -157,58 +147,48 @@ def _check_conditions(rows: Table, conditions: Mapping[str, Any]) -> None:
 
 
 def _processes(
-    rows: Table, axis: str, values: Sequence[Any], number: int, file: str
-) -> dict[Any, Sequence[int]]:
+    rows: Table, axis: str, values: Sequence[int], number: int, file: str
+) -> Mapping[int, Sequence[int]]:
     """The processes that timed each varied value, `number` of them: the same, or each value its own."""
     if axis != OF_A_PROCESS:
         return dict.fromkeys(values, range(number))
-    had: dict[Any, Sequence[int]] = {
-        value: sorted(set(rows["process"][rows[axis] == value])) for value in values
-    }
+    had = {value: sorted(set(rows["process"][rows[axis] == value])) for value in values}
     every = sorted(process for some in had.values() for process in some)
     if every != list(range(number * len(values))) or {len(some) for some in had.values()} != {number}:
         listed = "; ".join(f"{axis} {value}: {some}" for value, some in had.items())
-        raise RecordError(
-            f"{file}: the manifest declares {number} processes of their own for each {axis}, there are"
-            f" {listed}; {WAYS_OUT}"
-        )
+        rule = f"the manifest declares {number} processes of their own for each {axis}"
+        raise RecordError(f"{file}: {rule}, there are {listed}; {WAYS_OUT}")
     return had
 
 
-def _whole(rows: Table, processes: Sequence[int], rounds: int, what: str, file: str) -> Table:
-    """The rows of one cell by process and round, each there exactly once."""
-    facts = {"what": what, "processes": len(processes), "rounds": rounds}
-    _refuse(
-        rows,
-        ~rows["process"].isin(processes) | (rows["round"] >= rounds),
-        "process {row.process} round {row.round}, the manifest declares {processes} processes of {rounds}"
-        " rounds",
-        **facts,
-    )
-    _refuse(
-        rows,
-        rows.duplicated(["process", "round"]),
-        "{what} of process {row.process} round {row.round} is there twice; a round times it once",
-        **facts,
-    )
-    if len(rows) < len(processes) * rounds:
-        there = set(zip(rows["process"], rows["round"], strict=True))
-        process, round_ = next((p, r) for p in processes for r in range(rounds) if (p, r) not in there)
-        raise RecordError(
-            f"{file}: no row of {what} in process {process} round {round_}; it has {len(rows)} of"
-            f" {len(processes) * rounds}; every cell has the same number; {WAYS_OUT}"
-        )
-    return rows.sort_values(["process", "round"])
+def _times(
+    calls: Table, whole: Mapping[tuple[str, str, int], Sequence[int]], rounds: int, files: Sequence[str]
+) -> Mapping[tuple[str, str, int], Times]:
+    """(processes, rounds) of each kind, path and value, which its processes timed exactly once a round."""
+    place = ["kind", "path", "value", "process", "round"]
+    turns = [(*key, *turn) for key, its in whole.items() for turn in product(its, range(rounds))]
+    wanted: Any = pd.MultiIndex.from_tuples(turns)
+    found: Any = pd.MultiIndex.from_frame(calls[place])
+    call = "{row.kind} of {row.path} in process {row.process} round {row.round}"
+    number = len(next(iter(whole.values())))
+    declared = f"the manifest declares {number} processes of {rounds} rounds"
+    _refuse(calls, ~found.isin(wanted), f"{call}: {declared}")
+    _refuse(calls, found.duplicated(), f"{call} is there twice; a round times it once")
+    if len(lost := wanted[~wanted.isin(found)]):
+        kind, path, value, process, round_ = lost[0]
+        there = int(found.droplevel([3, 4]).isin([(kind, path, value)]).sum())
+        cell = f"{kind} of {path} at {value}: no row in process {process} round {round_}"
+        number = f"it has {there} of {len(whole[kind, path, value]) * rounds}"
+        raise RecordError(f"{files[kind != 'sample']}: {cell}; {number}; {WAYS_OUT}")
+    ends = np.cumsum([len(its) * rounds for its in whole.values()])
+    ns = calls.set_index(place)["elapsed_ns"].reindex(wanted).to_numpy()
+    return {key: part.reshape(-1, rounds) for key, part in zip(whole, np.split(ns, ends[:-1]), strict=True)}
 
 
 def _check_order(samples: Table) -> None:
     place = samples.groupby(["process", "round", "position"]).ngroup()  # numbers the places in their order
-    _refuse(
-        samples,
-        place.diff() <= 0,
-        "process {row.process}, round {row.round}, position {row.position} is not after the line before; rows"
-        " are in the order they happened",
-    )
+    before = "process {row.process}, round {row.round}, position {row.position} is not after the line before"
+    _refuse(samples, place.diff() <= 0, f"{before}; rows are in the order they happened")
 
 
 def _check_clock(calls: Table, *, numbered: bool) -> None:
@@ -220,12 +200,8 @@ def _check_clock(calls: Table, *, numbered: bool) -> None:
         next=[*calls["started_ns"][1:], 0],
     )
     last = ~calls.duplicated(["process"], keep="last")
-    _refuse(
-        calls,
-        ~last & (calls["ends"] > calls["next"]),
-        "started_ns and elapsed_ns end at {row.ends}, but the next call started at {row.next}; calls do not"
-        " overlap and times are ns",
-    )
+    overlap = "started_ns and elapsed_ns end at {row.ends}, but the next call started at {row.next}"
+    _refuse(calls, ~last & (calls["ends"] > calls["next"]), f"{overlap}; calls do not overlap, times are ns")
     if numbered:
         counts = "position is {row.position}, must be {row.number}: the calls of a round count from 0"
         _refuse(calls, calls["position"] != calls["number"], counts)
@@ -239,14 +215,9 @@ def _check_one_work(samples: Table, axis: str) -> None:
         line_before=cells["line"].transform("first"),
         median=cells["elapsed_ns"].transform("median"),
     )
+    another = "checksum is {row.checksum}, on line {row.line_before} the same cell gave {row.checksum_before}"
     _refuse(
-        samples,
-        samples["checksum"] != samples["checksum_before"],
-        "checksum is {row.checksum}, on line {row.line_before} the same cell gave {row.checksum_before};"
-        " repeats do the same work",
+        samples, samples["checksum"] != samples["checksum_before"], f"{another}; repeats do the same work"
     )
-    _refuse(
-        samples,
-        samples["elapsed_ns"] < samples["median"] / OTHER_UNIT,
-        "elapsed_ns is {row.elapsed_ns}, the cell's median is {row.median:.0f}; all times are ns",
-    )
+    unit = "elapsed_ns is {row.elapsed_ns}, the cell's median is {row.median:.0f}; all times are ns"
+    _refuse(samples, samples["elapsed_ns"] < samples["median"] / OTHER_UNIT, unit)

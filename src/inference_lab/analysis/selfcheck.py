@@ -5,14 +5,14 @@ baseline, by the same functions that judge every record.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.special import betaincinv, stdtrit
 
-from inference_lab.analysis.flags import Flag, judge_rounds
+from inference_lab.analysis.flags import Flag, Judgement, judge_rounds
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import ALPHA, Comparison, Estimate, estimate, excludes_one
 from inference_lab.analysis.summary_table import SEPARATOR, bounded, with_bounds
@@ -21,7 +21,7 @@ from inference_lab.records.record import Record, csv_text
 
 OF_A_RECORD = frozenset({"threads", "busy"})  # with one of these a run is left out
 NARROW = 0.02  # widest half-width of an A/A interval with which +5% has to be seen
-AMONG = ("all", f"aa_within_{NARROW:.0%}".replace("%", "_percent"))
+AMONG = ("all", f"aa_within_{100 * NARROW:.0f}_percent")
 SHARES = ("claimed_share", "unclaimed_share", "covers_one_share", "ratio")
 COLUMNS = (
     *("among", "effect_percent", "runs", "runs_left_out", "n", "flagged"),
@@ -37,43 +37,39 @@ class Trial:
     run: int
     path: str
     value: int
-    percent: int
     comparison: Comparison
     claimed: bool
     flags: Sequence[Flag]
     least: float  # the smallest effect claimed in this run
     aa_half_width: float  # the widest of the run; inf where n bounds none
 
+    @property
+    def percent(self) -> int:
+        """How much more work the path is than the baseline."""
+        return int(self.path.removeprefix("plus_")) if self.path.startswith("plus_") else 0
+
 
 def trials(record: Record, judge: Judge) -> list[Trial]:
     """Every comparison of every run. Raises RecordError when the rows are not what the manifest declares."""
-    whole, conditions = rounds_of(record), record.manifest["conditions"]
+    whole, size = rounds_of(record), record.manifest["conditions"]["processes"]
     found: list[Trial] = []
     for run, seen in enumerate(record.manifest["runs"]):
-        manifest = {**record.manifest, "environment": {**record.manifest["environment"], **seen}}
-        here = slice(run * conditions["processes"], (run + 1) * conditions["processes"])
+        environment = {**record.manifest["environment"], **seen}
+        here = replace(record, manifest={**record.manifest, "environment": environment})
         for path in whole.paths:
-            if path == whole.baseline:
-                continue
-            judged = judge_rounds(replace(record, manifest=manifest), _part(whole, here, path), judge)
-            same = [one.ratio for one in judged.same.values()]
-            widths = [(r.hi - r.lo) / 2 for r in same if r.lo is not None and r.hi is not None]
-            for (_, value), comparison in judged.ratios.items():
-                flags = [*judged.flags[path, value], *judged.flags[whole.baseline, value]]
-                found.append(
-                    Trial(
-                        run,
-                        path,
-                        value,
-                        int(path.removeprefix("plus_")) if path.startswith("plus_") else 0,
-                        comparison,
-                        judged.claimed[path, value],
-                        [flag for flag in flags if flag.code],
-                        judged.smallest_effect,
-                        max(widths, default=math.inf),
-                    )
-                )
+            if path != whole.baseline:
+                part = _part(whole, slice(run * size, (run + 1) * size), path)
+                found += _trials(run, judge_rounds(here, part, judge), whole.baseline)
     return found
+
+
+def _trials(run: int, judged: Judgement, baseline: str) -> Iterator[Trial]:
+    widths = [width for one in judged.same.values() if (width := one.ratio.half_width) is not None]
+    widest, least = max(widths, default=math.inf), judged.smallest_effect
+    for (path, value), comparison in judged.ratios.items():
+        flags = [*judged.flags[path, value], *judged.flags[baseline, value]]
+        named = [flag for flag in flags if flag.code]
+        yield Trial(run, path, value, comparison, judged.claimed[path, value], named, least, widest)
 
 
 def valid(every: Sequence[Trial]) -> tuple[list[Trial], dict[int, Flag]]:
@@ -142,7 +138,7 @@ def _numbers(some: Sequence[Trial]) -> dict[str, str]:
 
 def covers_one(trial: Trial) -> bool:
     """Whether the interval of the ratio holds 1."""
-    return not excludes_one(trial.comparison.ratio.lo, trial.comparison.ratio.hi)
+    return not excludes_one(trial.comparison.ratio.bounds[1:])
 
 
 def share(of_runs: Iterable[Sequence[bool]]) -> Estimate:

@@ -21,7 +21,7 @@ from inference_lab.analysis.metrics import (
 )
 from inference_lab.analysis.server_metrics import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
 from inference_lab.analysis.statistics import estimate
-from inference_lab.analysis.summary_table import CODES, SEPARATOR, bounded, with_bounds
+from inference_lab.analysis.summary_table import CODES, SEPARATOR, as_text, bounded, with_bounds
 from inference_lab.analysis.two_sides import doubts, stamps_of
 from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record, aligned, csv_text, varied
@@ -90,18 +90,14 @@ def _of_times(values: Sequence[float]) -> Row:
     for column, quantile in QUANTILES.items():
         numbers |= with_bounds(column, *estimate(times, quantile).bounds)
     numbers |= {"min_ms": min(values), "max_ms": max(values)}
-    return {name: _text(None if number is None else number / 1e6) for name, number in numbers.items()}
+    return {name: as_text(None if number is None else number / 1e6) for name, number in numbers.items()}
 
 
 def _of_runs(values: Sequence[float]) -> Row:
     """Columns of a number that each run has one of."""
     median = with_bounds("median", *estimate(np.array(values, dtype=float), 0.5).bounds)
     same = values[0] if len(set(values)) == 1 else None
-    return {name: _text(number) for name, number in {"value": same, **median}.items()}
-
-
-def _text(number: float | None) -> str:
-    return "" if number is None else f"{number:.9g}"
+    return {name: as_text(number) for name, number in {"value": same, **median}.items()}
 
 
 def _calibrated(record: Record, cell: Cell) -> Iterator[Row]:

@@ -1,9 +1,7 @@
-"""What a set of times, or two sets paired by round, can support.
+"""What a set of times, or two sets paired by round, can support: quantiles and ratios with their intervals.
 
-Answers: a quantile with its interval, a ratio with its interval, and how one-sided it is.
-Assumes nothing about the shape of the times. Does not know what was timed or what was predicted.
-
-Every number is an order statistic, a quotient, or a count, so it has the same bits on every CPU.
+Assumes nothing about the shape of the times. Every number is an order statistic, a quotient, or a count, so
+it has the same bits on every CPU.
 """
 
 import math
@@ -38,6 +36,11 @@ class Estimate:
         """Value, lower bound, upper bound."""
         return self.value, self.lo, self.hi
 
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the interval; None when it is open."""
+        return None if self.lo is None or self.hi is None else (self.hi - self.lo) / 2
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -65,13 +68,8 @@ def estimate(values: Times, quantile: float) -> Estimate:
     Interpolation: `numpy.percentile`, method `linear` (Hyndman & Fan 1996, type 7). Interval: see `ranks`.
     """
     ordered = np.sort(values, axis=None)
-    low, high = ranks(ordered.size, quantile)
-    return Estimate(
-        float(np.percentile(ordered, 100 * quantile)),
-        None if low is None else float(ordered[low - 1]),
-        None if high is None else float(ordered[high - 1]),
-        int(ordered.size),
-    )
+    low, high = (None if rank is None else float(ordered[rank - 1]) for rank in ranks(ordered.size, quantile))
+    return Estimate(float(np.percentile(ordered, 100 * quantile)), low, high, int(ordered.size))
 
 
 @lru_cache
@@ -98,8 +96,7 @@ def sign_test(ratios: Times) -> float:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """The same p values adjusted for having asked all these questions: Holm (1979), step-down."""
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
+    adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
@@ -151,22 +148,17 @@ def states(ratios: Times) -> tuple[float, float] | None:
 def within(intervals: Sequence[Interval], low: float, high: float) -> bool | None:
     """Return True when every interval lies inside [low, high], False when all lie outside, else None.
 
-    An open bound may lie anywhere; low may be -inf.
+    An open bound may lie anywhere. `low` may be -inf; an open upper bound is inside nothing.
     """
-    unbounded = low == -math.inf
-    if all(
-        (unbounded or (lo is not None and low <= lo)) and hi is not None and hi <= high
-        for lo, hi in intervals
-    ):
-        return True
-    if all((hi is not None and hi < low) or (lo is not None and lo > high) for lo, hi in intervals):
+    known = [(-math.inf if lo is None else lo, math.inf if hi is None else hi) for lo, hi in intervals]
+    if all(hi < low or lo > high for lo, hi in known):
         return False
-    return None
+    return True if all(low <= lo and hi <= high and hi < math.inf for lo, hi in known) else None
 
 
-def excludes_one(lo: float | None, hi: float | None) -> bool:
+def excludes_one(interval: Interval) -> bool:
     """Whether 1 lies outside; an open bound excludes nothing."""
-    return (lo is not None and lo > 1) or (hi is not None and hi < 1)
+    return within([interval], 1, 1) is False
 
 
 def with_interval(value: float | None, bounds: Interval) -> str:

@@ -26,7 +26,6 @@ CODES = (
     "stamps",  # other stamps than were asked for
 )
 SEPARATOR = " | "  # between one advice and the next in a row of the summary
-
 _AGAIN = "delete it and rebuild it from raw"
 
 
@@ -42,15 +41,15 @@ class SummaryRow(dict[str, str]):
 
     def number(self, column: str) -> float | None:
         """Return the column as a finite number, None when it is empty. Raises RecordError otherwise."""
-        if not self[column]:
+        if not (text := self[column]):
             return None
         try:
-            value = float(self[column])
+            value = float(text)
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
             raise RecordError(
-                f"{self.place}: {column} is {self[column]!r}, must be empty or a finite number; {_AGAIN}"
+                f"{self.place}: {column} is {text!r}, must be empty or a finite number; {_AGAIN}"
             )
         return value
 
@@ -100,10 +99,7 @@ def with_bounds(
 
 
 def read_summary(path: Path) -> list[SummaryRow]:
-    """Read every row of a summary.
-
-    Raises RecordError naming file, line and rule when the table is torn or a row is there twice.
-    """
+    """Read every row of a summary. Raises RecordError naming file, line and rule when the table is torn."""
     return summary_rows(read_text(path, "rebuild it from raw"), str(path))
 
 
@@ -112,20 +108,11 @@ def summary_rows(text: str, file: str) -> list[SummaryRow]:
     header, lines = csv_rows(text, file, _AGAIN)
     if not lines:
         raise RecordError(f"{file}: there is a header but no row; {_AGAIN}")
-    if len(set(header)) != len(header):
-        raise RecordError(f"{file}: a column is there twice in {','.join(header)}; {_AGAIN}")
-    seen: set[tuple[str, ...]] = set()
-    for number, line in enumerate(lines, start=2):
-        if tuple(line) in seen:
-            raise RecordError(f"{file} line {number}: the same row is there already; {_AGAIN}")
-        seen.add(tuple(line))
-    return [
-        SummaryRow(dict(zip(header, line, strict=True)), f"{file} line {number}")
-        for number, line in enumerate(lines, start=2)
-    ]
+    rows = [dict(zip(header, line, strict=True)) for line in lines]
+    return [SummaryRow(row, f"{file} line {number}") for number, row in enumerate(rows, start=2)]
 
 
-def pick(rows: Sequence[SummaryRow], cell: Mapping[str, Any], place: str) -> SummaryRow | None:
+def pick(rows: Sequence[SummaryRow], cell: Mapping[str, object], place: str) -> SummaryRow | None:
     """The one row whose columns say what `cell` says, None when no such cell was measured.
 
     Raises ConfigError for a column the table does not have or a cell that fits several rows.
@@ -139,7 +126,7 @@ def pick(rows: Sequence[SummaryRow], cell: Mapping[str, Any], place: str) -> Sum
 
 
 def as_text(value: object) -> str:
-    """A value of a prediction as it would stand in a table: true, false, 8 for 8.0, empty for null."""
+    """A value as a summary holds it: true, false, nine digits, 8 for 8.0, empty for None."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -147,6 +134,6 @@ def as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def in_words(cell: Mapping[str, Any]) -> str:
+def in_words(cell: Mapping[str, object]) -> str:
     """path=preallocated batch_size=8."""
     return " ".join(f"{column}={as_text(value)}" for column, value in cell.items())

@@ -1,18 +1,13 @@
 """What a record says about a prediction: one verdict per claim, with interval, n and the rows it rests on.
 
-Supported      the whole interval lies inside what was predicted
-Refuted        the whole interval lies outside
-Not reached    a knee was predicted beyond what was measured, and growth had not ended by then
-Inconclusive   the interval straddles, a cell is flagged or the evidence is missing
-
-"Less" is decided by the claim rule (claim_rule.py), over the same family as in the summary.
+docs/glossary.md defines the verdicts. "Less" is decided by the claim rule (claim_rule.py).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
+from typing import NamedTuple
 
 from inference_lab.analysis.comparisons import Cell, Evidence, NoEvidence, Quantity
 from inference_lab.analysis.knee import measured_knee
@@ -22,20 +17,23 @@ from inference_lab.config.prediction import Claim, Equal, Knee, LessThan, Order,
 from inference_lab.errors import ConfigError
 from inference_lab.records.record import csv_text
 
-COLUMNS = ("id", "kind", "says", "verdict", "value", "lo", "hi", "n", "rows", "reason")
 CHANGED = "prediction changed after measuring"
+_VERDICT = {True: "Supported", False: "Refuted", None: "Inconclusive"}
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A verdict and what it rests on; `value` is text where a column holds words."""
+class Finding(NamedTuple):
+    """A verdict and what it rests on: the columns of verdicts.csv after those of the claim."""
 
     verdict: str
-    reason: str
-    value: float | str | None = None
-    bounds: Interval = (None, None)
+    value: float | str | None = None  # text where a column holds words
+    lo: float | None = None
+    hi: float | None = None
     n: int | None = None
     rows: str = ""
+    reason: str = ""
+
+
+COLUMNS = ("id", "kind", "says", *Finding._fields)
 
 
 def evaluate(prediction: Prediction, view: View, *, prediction_changed: bool) -> list[dict[str, str]]:
@@ -46,7 +44,16 @@ def evaluate(prediction: Prediction, view: View, *, prediction_changed: bool) ->
     """
     evidence = Evidence(view)
     mark = f"{CHANGED}; " if prediction_changed else ""
-    return [_row(claim, _finding(claim, evidence), mark) for claim in prediction.claims]
+    rows: list[dict[str, str]] = []
+    for claim in prediction.claims:
+        try:
+            found = _finding(claim, evidence)
+        except NoEvidence as missing:
+            found = Finding(_VERDICT[None], reason=str(missing))
+        found = found._replace(reason=mark + found.reason)
+        row = (claim.id, claim.kind, claim.says, *map(as_text, found))
+        rows.append(dict(zip(COLUMNS, row, strict=True)))
+    return rows
 
 
 def verdicts_csv(verdicts: Sequence[Mapping[str, str]]) -> str:
@@ -54,32 +61,21 @@ def verdicts_csv(verdicts: Sequence[Mapping[str, str]]) -> str:
     return csv_text(COLUMNS, verdicts)
 
 
-def _row(claim: Claim, finding: Finding, mark: str) -> dict[str, str]:
-    numbers = (finding.value, *finding.bounds, finding.n)
-    texts = ["" if x is None else x if isinstance(x, str) else f"{x:.9g}" for x in numbers]
-    first = (claim.id, claim.kind, claim.says, finding.verdict)
-    return dict(zip(COLUMNS, (*first, *texts, finding.rows, mark + finding.reason), strict=True))
-
-
 def _finding(claim: Claim, evidence: Evidence) -> Finding:
-    try:
-        match claim:
-            case Ratio():
-                at, over = _cells(claim, claim.at, claim.over)
-                low, high = claim.within
-                return _within(evidence.ratio(claim.of, at, over), low, high)
-            case LessThan():
-                return _less_than(claim, evidence)
-            case Equal():
-                return _equal(claim, evidence)
-            case Order():
-                return _order(claim, evidence)
-            case Slope():
-                return _slope(claim, evidence)
-            case Knee():
-                return _knee(claim, evidence)
-    except NoEvidence as missing:
-        return Finding("Inconclusive", str(missing))
+    match claim:
+        case Ratio():
+            ratio = evidence.ratio(claim.of, *_cells(claim, claim.at, claim.over))
+            return _within(ratio, claim.within)
+        case LessThan():
+            return _less_than(claim, evidence)
+        case Equal():
+            return _equal(claim, evidence)
+        case Order():
+            return _order(claim, evidence)
+        case Slope():
+            return _slope(claim, evidence)
+        case Knee():
+            return _knee(claim, evidence)
 
 
 def _cells(claim: Claim, *cells: Cell) -> list[Cell]:
@@ -90,8 +86,8 @@ def _cells(claim: Claim, *cells: Cell) -> list[Cell]:
 def _less_than(claim: LessThan, evidence: Evidence) -> Finding:
     at, over = _cells(claim, claim.at, claim.over)
     if not claim.over:
-        below = math.nextafter(claim.value, -math.inf)
-        return _within(evidence.value(claim.of, at), -math.inf, below, f"below {claim.value}")
+        below = -math.inf, math.nextafter(claim.value, -math.inf)
+        return _within(evidence.value(claim.of, at), below, f"below {claim.value}")
     less, ratio = evidence.less(claim.of, at, over)
     return _of(ratio, less, "no difference may be claimed" if less is None else "by the claim rule")
 
@@ -100,16 +96,14 @@ def _equal(claim: Equal, evidence: Evidence) -> Finding:
     of, wanted, (at, over) = claim.of, claim.value, _cells(claim, claim.at, claim.over)
     if claim.over:
         most = 1 + claim.tolerance
-        return _within(evidence.ratio(of, at, over), 1 / most, most)
+        return _within(evidence.ratio(of, at, over), (1 / most, most))
     row = evidence.row(of, at)
     if not evidence.is_exact(of):
         raise NoEvidence(f"{of} is an estimate and equals no number exactly; compare cells, with a tolerance")
-    if isinstance(wanted, int | float) and not isinstance(wanted, bool) and row[of]:
-        equal = evidence.number(row, of) == wanted
-    else:
-        equal = row[of] == as_text(wanted)
+    is_number = isinstance(wanted, int | float) and not isinstance(wanted, bool) and row[of]
+    equal = evidence.number(row, of) == wanted if is_number else row[of] == as_text(wanted)
     reason = f"it is {row[of] or 'undefined'}, predicted was {as_text(wanted) or 'undefined'}"
-    return Finding(_VERDICT[equal], reason, row[of], n=1, rows=f"{of} at {in_words(at)}")
+    return Finding(_VERDICT[equal], row[of], n=1, rows=f"{of} at {in_words(at)}", reason=reason)
 
 
 def _order(claim: Order, evidence: Evidence) -> Finding:
@@ -123,14 +117,15 @@ def _order(claim: Order, evidence: Evidence) -> Finding:
         ratio = steps[answers.index(verdict)][1]
         what = "no difference may be claimed" if verdict is None else "it descends"
         reason = f"{what}: {ratio.rows} is {ratio.estimate.value:.4g}"
-    return Finding(_VERDICT[verdict], reason, n=steps[0][1].estimate.n, rows=f"{claim.of} at {rows}")
+    n = steps[0][1].estimate.n
+    return Finding(_VERDICT[verdict], n=n, rows=f"{claim.of} at {rows}", reason=reason)
 
 
 def _slope(claim: Slope, evidence: Evidence) -> Finding:
-    what = f"{evidence.place}: claim {claim.id}"
-    if not evidence.values or not all(isinstance(value, int | float) for value in evidence.values):
+    what, values = f"{evidence.place}: claim {claim.id}", evidence.values
+    if not values or not all(isinstance(value, int | float) for value in values):
         raise ConfigError(f"{what} needs a varied axis of numbers; {evidence.axis or 'none'} is varied")
-    start, end = claim.start or min(evidence.values), claim.end or max(evidence.values)
+    start, end = claim.start or min(values), claim.end or max(values)
     if start >= end:
         raise ConfigError(f"{what} goes from {start} to {end}; a slope needs a smaller and a larger value")
     at, over = _cells(claim, *({**claim.at, evidence.axis: value} for value in (end, start)))
@@ -147,9 +142,8 @@ def _slope(claim: Slope, evidence: Evidence) -> Finding:
         return (None if lo is None or lo <= 0 else power(lo)), (None if hi is None else power(hi))
 
     slope = Estimate(power(ratio.estimate.value), *bounds(ratio.estimate.bounds[1:]), ratio.estimate.n)
-    quantity = Quantity(slope, [bounds(interval) for interval in ratio.intervals], f"log-log of {ratio.rows}")
-    low, high = claim.within
-    return _within(quantity, low, high)
+    intervals = [bounds(interval) for interval in ratio.intervals]
+    return _within(Quantity(slope, intervals, f"log-log of {ratio.rows}"), claim.within)
 
 
 def _knee(claim: Knee, evidence: Evidence) -> Finding:
@@ -161,26 +155,21 @@ def _knee(claim: Knee, evidence: Evidence) -> Finding:
     low, high = claim.within  # infinite where the claim is not_reached: beyond everything measured
     if knee.lo is not None and knee.hi is not None:
         verdict = _VERDICT[within([(knee.lo, knee.hi)], low, high)]
-    elif knee.answer == "Inconclusive":
-        verdict = "Inconclusive"
-    elif low == math.inf:
-        verdict = "Supported"
+    elif knee.answer == "Inconclusive" or low == math.inf:
+        verdict = "Supported" if knee.answer == "Not reached" else "Inconclusive"
     else:
         verdict = "Not reached" if high > knee.doublings[-1].value else "Refuted"
     rows = "; ".join(f"{step.gain.rows}: {short(step.gain.estimate.value)}" for step in knee.doublings)
-    return Finding(verdict, str(knee), None, (knee.lo, knee.hi), knee.doublings[0].gain.estimate.n, rows)
+    return Finding(verdict, None, knee.lo, knee.hi, knee.doublings[0].gain.estimate.n, rows, str(knee))
 
 
-_VERDICT = {True: "Supported", False: "Refuted", None: "Inconclusive"}
-
-
-def _within(quantity: Quantity, low: float, high: float, words: str = "") -> Finding:
-    words = words or f"inside [{low:.9g}, {high:.9g}]"
+def _within(quantity: Quantity, bounds: Sequence[float], words: str = "") -> Finding:
+    low, high = bounds
     answer = within(quantity.intervals, low, high)
     lies = {True: "lies", False: "does not lie", None: "does not surely lie"}[answer]
-    return _of(quantity, answer, f"it {lies} {words}")
+    return _of(quantity, answer, f"it {lies} {words or f'inside [{low:.9g}, {high:.9g}]'}")
 
 
 def _of(quantity: Quantity, answer: bool | None, reason: str) -> Finding:
     found = quantity.estimate
-    return Finding(_VERDICT[answer], reason, found.value, (found.lo, found.hi), found.n, quantity.rows)
+    return Finding(_VERDICT[answer], *found.bounds, found.n, quantity.rows, reason)
