@@ -83,21 +83,21 @@ class TestReferenceServer(unittest.TestCase):
         wrong: tuple[tuple[str, dict[str, Any], str], ...] = (
             ("", {"model": "other"}, "HTTP 404: The model `other` does not exist."),
             ("", {"model": None}, "HTTP 404: The model `None` does not exist."),
-            ("", {"stream": False}, "HTTP 400: only streams"),
-            ("", {"max_tokens": "many"}, 'HTTP 400: max_tokens is "many", must be a whole number'),
-            ("", {"max_tokens": True}, "HTTP 400: max_tokens is true"),
+            ("", {"stream": False}, "HTTP 400: stream is False"),
+            ("", {"max_tokens": "many"}, "HTTP 400: max_tokens is many: "),
+            ("", {"max_tokens": True}, "HTTP 400: max_tokens is True"),
             ("", {"max_tokens": 0}, "HTTP 400: max_tokens is 0"),
-            ("", {"max_completion_tokens": [1]}, "HTTP 400: max_completion_tokens is a JSON array"),
+            ("", {"max_completion_tokens": [1]}, "HTTP 400: max_completion_tokens is [1]: "),
             ("", {"max_tokens": 10**9}, "HTTP 400: 4 tokens of prompt and 1000000000 of answer are asked"),
-            ("", {"n": 2}, "HTTP 400: n is 2, must be 1"),
-            ("", {"stream_options": [1]}, "HTTP 400: stream_options is a JSON array, must be an object"),
-            ("", {"prompt": None}, "HTTP 400: prompt is null, must be one text or one list of token ids"),
-            ("", {"prompt": ["one", "two"]}, "HTTP 400: prompt is a JSON array"),
-            ("chat", {"messages": "hi"}, 'HTTP 400: messages is "hi", must be a list of objects'),
-            ("chat", {"messages": []}, "HTTP 400: messages is a JSON array"),
-            ("chat", {"messages": ["hi"]}, 'HTTP 400: a message is "hi": it must be an object'),
-            ("chat", {"messages": [{"content": 5}]}, "HTTP 400: a message is a JSON object"),
-            ("chat", {"messages": [{"content": ["x"]}]}, "HTTP 400: a message is a JSON object"),
+            ("", {"n": 2}, "HTTP 400: n is 2: "),
+            ("", {"stream_options": [1]}, "HTTP 400: stream_options is [1]: "),
+            ("", {"prompt": None}, "HTTP 400: prompt is null"),
+            ("", {"prompt": ["one", "two"]}, "HTTP 400: prompt is ['one', 'two']: "),
+            ("chat", {"messages": "hi"}, "HTTP 400: messages is hi: "),
+            ("chat", {"messages": []}, "HTTP 400: messages is []: "),
+            ("chat", {"messages": ["hi"]}, "HTTP 400: messages is hi: "),
+            ("chat", {"messages": [{"content": 5}]}, "HTTP 400: messages is 5: "),
+            ("chat", {"messages": [{"content": ["x"]}]}, "HTTP 400: messages is ['x']: "),
         )
 
         async def run() -> None:
@@ -190,9 +190,9 @@ class TestPeers(unittest.TestCase):
         """Deep JSON, no HTTP, another HTTP, endless heads and bodies: refused in words, connection ended."""
         long = b"x" * (1 << 16)
         for parts, status, words in (
-            ([post(b"[" * 100_000, "Connection: close")], 400, "the body is not JSON: "),
-            ([post(b"[1]", "Connection: close")], 400, "the body must be a JSON object, is a JSON array"),
-            ([post(b"\xff", "Connection: close")], 400, "the body is not JSON: "),
+            ([post(b"[" * 100_000, "Connection: close")], 400, "Invalid JSON"),
+            ([post(b"[1]", "Connection: close")], 400, "the body is [1]: "),
+            ([post(b"\xff", "Connection: close")], 400, "Invalid JSON"),
             ([b"hello\r\n\r\n"], 400, "this is no request of HTTP/1.1"),
             ([b"GET /health HTTP/1.0\r\n\r\n"], 505, "only HTTP/1.1"),
             ([b"GET / HTTP/1.1\r\nA: ", *[long] * 200], 413, "may hold 8388608 bytes"),

@@ -31,12 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
-    settings = EngineSettings(
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        ttft_ms=args.ttft_ms,
-        itl_ms=args.itl_ms,
-    )
+    settings = EngineSettings(args.max_num_seqs, args.max_num_batched_tokens, args.ttft_ms, args.itl_ms)
     server = ReferenceServer(settings, host=args.host, port=args.port, model=args.model, truth=args.truth)
     return run_in_event_loop(lambda: _serve(server))
 

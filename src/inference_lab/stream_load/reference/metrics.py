@@ -4,17 +4,10 @@ Nothing here is done per token: the tokens of a step share their inter-token tim
 decodes is in every step. Of a histogram there is one bucket, for its sum and count are what is read of it.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from inference_lab.stream_load.reference.scheduler import EngineStep, Scheduler
@@ -25,16 +18,6 @@ _TIMES = ("time_to_first_token", "inter_token_latency", "e2e_request_latency", "
           "request_prefill_time", "request_decode_time")  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Total:
-    count: int = 0
-    sum_s: float = 0.0
-
-    def add(self, elapsed_ns: int, times: int = 1) -> None:
-        self.count += times
-        self.sum_s += elapsed_ns * times / 1e9
-
-
 class MetricsPage(Collector):
     """The page of a server with this scheduler; it is given every step and every finished request."""
 
@@ -42,38 +25,40 @@ class MetricsPage(Collector):
         self._scheduler = scheduler
         self._labels = {"model_name": model, "engine": "0"}
         self._counts = dict.fromkeys(_COUNTERS, 0)
-        self._times = {name: _Total() for name in _TIMES}
+        self._observed: dict[str, int] = dict.fromkeys(_TIMES, 0)
+        self._sums_s: dict[str, float] = dict.fromkeys(_TIMES, 0.0)
         self._stepped_ns = 0
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
 
     def add_step(self, step: EngineStep, ended_ns: int, tokens: int) -> None:
         """Count a step that emitted so many tokens."""
         self._counts["prompt_tokens"] += step.prefill_tokens
         self._counts["generation_tokens"] += tokens
-        if step.decode_tokens:
-            self._times["inter_token_latency"].add(ended_ns - self._stepped_ns, step.decode_tokens)
+        self._add("inter_token_latency", ended_ns - self._stepped_ns, step.decode_tokens)
         self._stepped_ns = ended_ns
 
-    def add_request(self, truth: Mapping[str, Any]) -> None:
+    def add_request(
+        self, received_ns: int, started_ns: int | None, token_ns: Sequence[int], ended: str
+    ) -> None:
         """Count a request that is over."""
-        self._counts["request_success"] += truth["ended"] == "whole"
-        received_ns, started_ns, token_ns = (truth[key] for key in ("received_ns", "started_ns", "token_ns"))
-        if started_ns is None or not token_ns:
-            return
-        first_ns, last_ns = token_ns[0], token_ns[-1]
-        for name, elapsed_ns in (
-            ("time_to_first_token", first_ns - received_ns),
-            ("e2e_request_latency", last_ns - received_ns),
-            ("request_queue_time", started_ns - received_ns),
-            ("request_prefill_time", first_ns - started_ns),
-            ("request_decode_time", last_ns - first_ns),
-        ):
-            self._times[name].add(max(elapsed_ns, 0))  # a step may have started while the request was read
+        self._counts["request_success"] += ended == "whole"
+        if started_ns is not None and token_ns:
+            first_ns, last_ns = token_ns[0], token_ns[-1]
+            self._add("time_to_first_token", first_ns - received_ns)
+            self._add("e2e_request_latency", last_ns - received_ns)
+            self._add("request_queue_time", started_ns - received_ns)
+            self._add("request_prefill_time", first_ns - started_ns)
+            self._add("request_decode_time", last_ns - first_ns)
+
+    def _add(self, name: str, elapsed_ns: int, times: int = 1) -> None:
+        self._observed[name] += times
+        # At least 0: a step may have started while the request was read.
+        self._sums_s[name] += max(elapsed_ns, 0) * times / 1e9
 
     def text(self) -> bytes:
         """Return the page."""
-        return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield every family; called by the registry for each page."""
@@ -87,7 +72,7 @@ class MetricsPage(Collector):
             counter = CounterMetricFamily(f"vllm:{name}", name, labels=[*names, *more])
             counter.add_metric([*values, *more.values()], count)
             yield counter
-        for name, total in self._times.items():
+        for name, count in self._observed.items():
             histogram = HistogramMetricFamily(f"vllm:{name}_seconds", name, labels=names)
-            histogram.add_metric(values, [("+Inf", total.count)], total.sum_s)
+            histogram.add_metric(values, [("+Inf", count)], self._sums_s[name])
             yield histogram

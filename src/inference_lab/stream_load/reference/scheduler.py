@@ -1,11 +1,13 @@
 """Continuous batching, reduced to time: which requests are in which step, and how long it lasts.
 
-Pure: it is given the time and never reads a clock. No weights, no tokenizer, no memory limit.
+Never reads a clock: it is given the time. No weights, no tokenizer, no memory limit.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from inference_lab.errors import InputError
 
@@ -28,15 +30,13 @@ class EngineSettings:
     itl_ms: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.max_num_seqs < 1 or self.max_num_batched_tokens < self.max_num_seqs:
-            raise InputError(
-                f"max_num_seqs is {self.max_num_seqs} and max_num_batched_tokens"
-                f" {self.max_num_batched_tokens}: must be 1 <= max_num_seqs <= max_num_batched_tokens"
-            )
-        if not all(0 < step_ms <= _LONGEST_MS for step_ms in (self.ttft_ms, self.itl_ms)):
-            raise InputError(
-                f"ttft_ms is {self.ttft_ms} and itl_ms {self.itl_ms}: must be above 0, at most {_LONGEST_MS}"
-            )
+        seqs, tokens, times_ms = self.max_num_seqs, self.max_num_batched_tokens, (self.ttft_ms, self.itl_ms)
+        if not 1 <= seqs <= tokens:
+            words = f"max_num_seqs is {seqs}, max_num_batched_tokens {tokens}"
+            raise InputError(f"{words}: must be 1 <= max_num_seqs <= max_num_batched_tokens")
+        if not all(0 < step_ms <= _LONGEST_MS for step_ms in times_ms):
+            words = f"ttft_ms is {self.ttft_ms} and itl_ms {self.itl_ms}"
+            raise InputError(f"{words}: must be above 0, at most {_LONGEST_MS}")
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +58,11 @@ class Job:
     def is_over(self) -> bool:
         """Whether the engine has finished it."""
         return self.is_aborted or self.num_output_tokens >= self.output_tokens
+
+    @property
+    def uncomputed(self) -> int:
+        """How many tokens of its prompt are to be prefilled."""
+        return self.prompt_tokens - self.num_computed_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,84 +100,72 @@ class Scheduler:
     waiting: deque[Job] = field(default_factory=deque[Job])
     running: list[Job] = field(default_factory=list[Job])
     steps: int = 0
+    _has_work: asyncio.Event = field(default_factory=asyncio.Event)
 
     def submit(self, job: Job) -> None:
         """Put a job at the end of the queue."""
         self.waiting.append(job)
+        self._has_work.set()
 
     def next_step(self, now_ns: int) -> EngineStep | None:
         """Return the step that starts now, its prefill already counted; None when there is nothing to do."""
         settings = self.settings
         self.running = [job for job in self.running if not job.is_over]
         self.waiting = deque(job for job in self.waiting if not job.is_over)
-        budget = settings.max_num_batched_tokens
-        decodes = sum(job.num_computed_tokens >= job.prompt_tokens for job in self.running)
-        budget -= decodes
-        batch = [job for job in self.running if job.num_computed_tokens >= job.prompt_tokens]
+        batch = [job for job in self.running if not job.uncomputed]
+        decodes = len(batch)
         duration_ms = settings.itl_ms if decodes else 0.0
-        prefill_tokens = 0
-        unfinished = deque(job for job in self.running if job.num_computed_tokens < job.prompt_tokens)
-        while budget > 0:
-            if unfinished:
-                job = unfinished.popleft()
-            elif self.waiting and len(self.running) < settings.max_num_seqs:
-                job = self.waiting.popleft()
-                job.started_ns = now_ns
-                self.running.append(job)
-            else:
+        budget = before = settings.max_num_batched_tokens - decodes
+        unfinished = [job for job in self.running if job.uncomputed]
+        for job in [*unfinished, *islice(self.waiting, settings.max_num_seqs - len(self.running))]:
+            if not budget:
                 break
-            part = min(job.prompt_tokens - job.num_computed_tokens, budget)
+            if job.started_ns is None:
+                job.started_ns = now_ns
+                self.running.append(self.waiting.popleft())
+            part = min(job.uncomputed, budget)
             job.num_computed_tokens += part
             budget -= part
-            prefill_tokens += part
             batch.append(job)
             duration_ms = max(duration_ms, settings.ttft_ms * part / job.prompt_tokens)
         if not batch:
             return None
         self.steps += 1
-        return EngineStep(
-            number=self.steps,
-            started_ns=now_ns,
-            ends_ns=now_ns + round(duration_ms * 1e6),
-            batch=tuple(batch),
-            prefill_tokens=prefill_tokens,
-            decode_tokens=decodes,
-            waiting=len(self.waiting),
-        )
+        ends_ns, prefilled = now_ns + round(duration_ms * 1e6), before - budget
+        return EngineStep(self.steps, now_ns, ends_ns, tuple(batch), prefilled, decodes, len(self.waiting))
 
     def finish_step(self, step: EngineStep) -> int:
         """Emit one token for each job of the step whose prompt is complete; return how many."""
-        tokens = 0
-        for job in step.batch:
-            if job.num_computed_tokens >= job.prompt_tokens and not job.is_over:
-                job.num_output_tokens += 1
-                tokens += 1
-                job.emit(job.num_output_tokens)
-        return tokens
+        emitting = [job for job in step.batch if not (job.uncomputed or job.is_over)]
+        for job in emitting:
+            job.num_output_tokens += 1
+            job.emit(job.num_output_tokens)
+        return len(emitting)
 
+    async def run(
+        self,
+        *,
+        now_ns: Callable[[], int],
+        sleep_until: Callable[[int], Awaitable[None]],
+        on_step: Callable[[EngineStep, int], None],
+        on_idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run steps without end.
 
-async def run_engine(
-    scheduler: Scheduler,
-    *,
-    has_work: Callable[[], Awaitable[object]],
-    now_ns: Callable[[], int],
-    sleep_until: Callable[[int], Awaitable[None]],
-    on_step: Callable[[EngineStep, int], None],
-) -> None:
-    """Run steps without end: the loop of both fronts, HTTP and in-process.
-
-    `on_step` is called with each step that ended and how many tokens it emitted.
-    A step that follows another starts when that one was due to end, so lateness does not add up; an
-    engine that is late by more than a step starts anew from now.
-    """
-    starts_ns = now_ns()
-    while True:
-        step = scheduler.next_step(starts_ns)
-        if step is None:
-            await has_work()
-            starts_ns = now_ns()
-            continue
-        await sleep_until(step.ends_ns)
-        on_step(step, scheduler.finish_step(step))
-        late = now_ns() - step.ends_ns > step.ends_ns - step.started_ns
-        starts_ns = now_ns() if late else step.ends_ns
+        `on_step` is called with each step that ended and how many tokens it emitted.
+        A step that follows another starts when that one was due to end, so lateness does not add up; an
+        engine that is late by more than a step starts anew from now.
+        """
+        starts_ns = now_ns()
+        while True:
+            step = self.next_step(starts_ns)
+            if step is None:
+                on_idle()
+                self._has_work.clear()
+                await self._has_work.wait()
+                starts_ns = now_ns()
+                continue
+            await sleep_until(step.ends_ns)
+            on_step(step, self.finish_step(step))
+            late = now_ns() - step.ends_ns > step.ends_ns - step.started_ns
+            starts_ns = now_ns() if late else step.ends_ns

@@ -2,14 +2,6 @@
 
 Its log has the time it received each request, the time it wrote each token, and what each step held, all on
 one monotonic clock, so that a client can be measured against it. No weights, no tokenizer, no faults.
-
-What its stamps show. `received_ns` is when the last byte of a request reached this machine's kernel (its
-receive stamp; the time of the read where it gives none). `token_ns` is read right before the call of send()
-that takes the token's last byte: sending wakes the client, which may run at once on this very core, so a
-stamp after the call could be later than the client's own. The bytes are on their way 5 to 50 µs after it.
-Tokens of one step are written one after the other, each with its own stamp. They do not show when a
-client's process ran, or how long bytes then lay in its socket. That a step was due earlier than its tokens
-were written is in the steps, not in the tokens.
 """
 
 import asyncio
@@ -17,12 +9,11 @@ import contextlib
 import json
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from io import FileIO
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
 
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
@@ -30,13 +21,7 @@ from inference_lab.stream_load.connection import Connection, SocketReader
 from inference_lab.stream_load.reference.completion import AnswerWriter, Asked, asked_in
 from inference_lab.stream_load.reference.metrics import MetricsPage
 from inference_lab.stream_load.reference.request_reader import Request, RequestReader
-from inference_lab.stream_load.reference.scheduler import (
-    EngineSettings,
-    EngineStep,
-    Job,
-    Scheduler,
-    run_engine,
-)
+from inference_lab.stream_load.reference.scheduler import EngineSettings, EngineStep, Job, Scheduler
 
 _MAX_UNREAD_BYTES = 1 << 18  # of a stream, beyond what the kernel holds
 _MAX_NAME = 256
@@ -50,22 +35,16 @@ class _Stream:
     def __init__(self, server: "ReferenceServer", peer: "_Peer", asked: Asked, request: Request):
         self._server = server
         self._peer = peer
-        self._keep = request.keep
+        self._request = request
         self._writer = AnswerWriter(asked, request.name)
         self._unwritten = self._unwritten_bytes = 0
-        self.job = Job(asked.prompt_tokens, asked.output_tokens, self._emit)
-        self._truth: dict[str, Any] = {
-            "kind": "request",
-            "request_id": request.name,
-            "received_ns": request.received_ns,
-            "prompt_tokens": asked.prompt_tokens,
-            "token_ns": [],
-        }
+        self._token_ns: list[int] = []
+        self._job = Job(asked.prompt_tokens, asked.output_tokens, self._emit)
 
     def start(self) -> None:
         """Send the header and join the waiting line."""
         self._peer.send(self._writer.head())
-        self._server.submit(self.job)
+        self._server.scheduler.submit(self._job)
 
     def _emit(self, number: int) -> None:
         data = self._writer.token(number)
@@ -77,20 +56,35 @@ class _Stream:
             self._peer.close(reset=True)
 
     def _written(self, sent_ns: int) -> None:
-        """Record the time right before the call of send() that took all there was."""
-        self._truth["token_ns"] += [sent_ns] * self._unwritten
+        """Record the time right before the call of send() that took all there was.
+
+        Sending wakes the client, which may run at once on this very core: a stamp after the call could be
+        later than the client's own. The bytes are on their way 5 to 50 µs after it.
+        """
+        self._token_ns += [sent_ns] * self._unwritten
         self._unwritten = self._unwritten_bytes = 0
-        if self.job.is_over:
+        if self._job.is_over:
             self.finish("whole")
-            self._peer.answered(keep=self._keep)
+            self._peer.answered(keep=self._request.keep)
 
     def finish(self, ended: str) -> None:
-        """Write this request's line of the truth, once."""
-        self.job.is_aborted = self.job.is_aborted or ended != "whole"
+        """Log this request's line of the truth, once."""
+        self._job.is_aborted = self._job.is_aborted or ended != "whole"
         if self._peer.stream is self:
             self._peer.stream = None
-            over = {"started_ns": self.job.started_ns, "finished_ns": monotonic_ns(), "ended": ended}
-            self._server.finish(self._truth | over)
+            received_ns, started_ns = self._request.received_ns, self._job.started_ns
+            self._server.metrics.add_request(received_ns, started_ns, self._token_ns, ended)
+            line = {
+                "kind": "request",
+                "request_id": self._request.name,
+                "received_ns": received_ns,
+                "prompt_tokens": self._job.prompt_tokens,
+                "token_ns": self._token_ns,
+                "started_ns": started_ns,
+                "finished_ns": monotonic_ns(),
+                "ended": ended,
+            }
+            self._server.log(line)
 
 
 class _Peer:
@@ -168,7 +162,7 @@ class _Peer:
 
     def _on_close(self, _: str) -> None:
         self._connection = None
-        self._server.peers.discard(self)
+        self.close()
         if self.stream is not None:
             self.stream.finish("client gone")
 
@@ -192,28 +186,24 @@ class ReferenceServer:
         model: str = "reference",
         truth: Path | None = None,
     ) -> None:
-        self.settings = settings or EngineSettings()
         self.model = model
-        self.base_url = ""
         self.peers: set[_Peer] = set()
+        self.scheduler = Scheduler(settings or EngineSettings())
+        self.metrics = MetricsPage(self.scheduler, model)
         self._where = (host, port)
         self._truth_path = truth
         self._truth: FileIO | None = None
+        self._unwritten_lines: list[Mapping[str, object]] = []
         self._names = 0
         self._accept_again: asyncio.TimerHandle | None = None
-        self._unwritten_lines: list[dict[str, Any]] = []
-        self._scheduler = Scheduler(self.settings)
-        self._work = asyncio.Event()
-        self._metrics = MetricsPage(self._scheduler, model)
 
     async def __aenter__(self) -> "ReferenceServer":
         if self._truth_path is not None:
             try:
                 self._truth = self._truth_path.open("xb", buffering=0)
             except OSError as error:
-                raise InputError(
-                    f"truth {self._truth_path}: cannot be made ({error.strerror}); name a new file"
-                ) from None
+                words = f"truth {self._truth_path}: cannot be made ({error.strerror}); name a new file"
+                raise InputError(words) from None
         host, port = self._where
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -228,12 +218,11 @@ class ReferenceServer:
         self.clock.enable(self._listener)  # accepted sockets inherit it
         self._alarm = PreciseTimer()
         self._listen()
-        engine = run_engine(
-            self._scheduler,
-            has_work=self._has_work,
+        engine = self.scheduler.run(
             now_ns=monotonic_ns,
             sleep_until=self._alarm.sleep_until,
             on_step=self._on_step,
+            on_idle=self._write_lines,
         )
         self.engine = asyncio.create_task(engine)
         return self
@@ -253,7 +242,7 @@ class ReferenceServer:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 await self.engine
-            self._unwritten_lines.append({"kind": "end", "clock": self.clock.conditions()})
+            self.log({"kind": "end", "clock": self.clock.conditions()})
             self._write_lines()
         finally:
             self._alarm.close()
@@ -285,30 +274,19 @@ class ReferenceServer:
         loop.remove_reader(self._listener.fileno())
         self._accept_again = loop.call_later(_ACCEPT_AGAIN_S, self._listen)
 
-    async def _has_work(self) -> None:
-        self._write_lines()
-        self._work.clear()
-        await self._work.wait()
-
-    def submit(self, job: Job) -> None:
-        """Give a job to the engine."""
-        self._scheduler.submit(job)
-        self._work.set()
-
     def new_name(self, *, is_chat: bool) -> str:
         """Return a name for a request whose client gave it none."""
         self._names += 1
         return f"{'chatcmpl' if is_chat else 'cmpl'}-{self._names}"
 
-    def finish(self, truth: dict[str, Any]) -> None:
-        """Keep the truth of one request that is over; it is written when the tokens of this step are."""
-        self._metrics.add_request(truth)
-        self._unwritten_lines.append(truth)
+    def log(self, line: Mapping[str, object]) -> None:
+        """Keep a line of the truth; it is written when the tokens of this step are."""
+        self._unwritten_lines.append(line)
 
     def _on_step(self, step: EngineStep, tokens: int) -> None:
         ended_ns = monotonic_ns()
-        self._metrics.add_step(step, ended_ns, tokens)
-        self._unwritten_lines.append({"kind": "step", **step.row(ended_ns)})
+        self.metrics.add_step(step, ended_ns, tokens)
+        self.log({"kind": "step", **step.row(ended_ns)})
         self._write_lines()
 
     def _write_lines(self) -> None:
@@ -321,19 +299,20 @@ class ReferenceServer:
             while data:
                 data = data[self._truth.write(data) :]
         except OSError as error:
-            raise RecordError(
-                f"truth {self._truth_path}: cannot be written ({error.strerror}); free the disk and run again"
-            ) from None
+            words = f"truth {self._truth_path}: cannot be written ({error.strerror})"
+            raise RecordError(f"{words}; free the disk and run again") from None
 
     def page(self, path: str) -> tuple[str, bytes] | None:
         """(content type, body) of a GET endpoint, or None if there is no such one."""
-        if path == "/v1/models":
-            model = {"id": self.model, "object": "model", "created": 0, "owned_by": "inference_lab"}
-            return "application/json", json.dumps({"object": "list", "data": [model]}).encode()
-        if path == "/health":
-            return "text/plain", b""
-        if path == "/version":
-            return "application/json", json.dumps({"version": "reference"}).encode()
-        if path == "/metrics":
-            return "text/plain; version=0.0.4", self._metrics.text()
-        return None
+        model = {"id": self.model, "object": "model", "created": 0, "owned_by": "inference_lab"}
+        match path:
+            case "/v1/models":
+                return "application/json", json.dumps({"object": "list", "data": [model]}).encode()
+            case "/version":
+                return "application/json", b'{"version": "reference"}'
+            case "/health":
+                return "text/plain", b""
+            case "/metrics":
+                return "text/plain; version=0.0.4", self.metrics.text()
+            case _:
+                return None

@@ -11,41 +11,32 @@ from typing import Any, TypeVar
 
 from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.reference.completion import asked_in
-from inference_lab.stream_load.reference.scheduler import (
-    EngineSettings,
-    EngineStep,
-    Job,
-    Scheduler,
-    run_engine,
-)
+from inference_lab.stream_load.reference.scheduler import EngineSettings, EngineStep, Job, Scheduler
 
 Result = TypeVar("Result")
-
-
-class _JumpingSelector(selectors.SelectSelector):
-    """Adds the time it was asked to wait to `now_ns` instead of waiting."""
-
-    now_ns = 0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready and timeout is None:
-            raise RuntimeError("the simulation waits for something that will never happen")
-        if not ready:
-            self.now_ns += round((timeout or 0) * 1e9)
-        return ready
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop whose clock starts at 0 and jumps to the next timer when nothing else is to do."""
 
     def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
+        self._now_ns = 0
+        selector = selectors.SelectSelector()
+        select = selector.select
+
+        def jump(timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            ready = select(0)
+            if not ready and timeout is None:
+                raise RuntimeError("the simulation waits for something that will never happen")
+            self._now_ns += 0 if ready else round((timeout or 0) * 1e9)
+            return ready
+
+        selector.select = jump
+        super().__init__(selector)
 
     def time(self) -> float:
         """Virtual seconds since the loop was made."""
-        return self._jumping.now_ns / 1e9
+        return self._now_ns / 1e9
 
 
 def run_in_virtual_time(start: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
@@ -69,27 +60,17 @@ class InProcessServer:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._scheduler = Scheduler(settings)
-        self._work = asyncio.Event()
         self.steps: list[EngineStep] = []
 
     async def __aenter__(self) -> "InProcessServer":
-        self._engine = asyncio.create_task(
-            run_engine(
-                self._scheduler,
-                has_work=self._has_work,
-                now_ns=now_ns,
-                sleep_until=sleep_until,
-                on_step=lambda step, _: self.steps.append(step),
-            )
+        engine = self._scheduler.run(
+            now_ns=now_ns, sleep_until=sleep_until, on_step=lambda step, _: self.steps.append(step)
         )
+        self._engine = asyncio.create_task(engine)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._engine.cancel()
-
-    async def _has_work(self) -> None:
-        self._work.clear()
-        await self._work.wait()
 
     async def send(self, body: bytes) -> Capture:
         """Return what a client would see of the completion request with this JSON body, in virtual time."""
@@ -98,7 +79,7 @@ class InProcessServer:
         over = asyncio.Event()
 
         def emit(number: int) -> None:
-            last = number == job.output_tokens
+            last = number == asked.output_tokens
             choice = {"text": " t", "finish_reason": "length" if last else None}
             capture.add(json.dumps({"choices": [choice]}).encode(), now_ns(), 0)
             if last:
@@ -107,7 +88,6 @@ class InProcessServer:
 
         job = Job(asked.prompt_tokens, asked.output_tokens, emit)
         self._scheduler.submit(job)
-        self._work.set()
         try:
             await over.wait()
         except asyncio.CancelledError:
