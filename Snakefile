@@ -10,6 +10,7 @@ configfile: "config.yaml"
 include: "workflow/rules/package.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/receipts.smk"
+include: "workflow/rules/report.smk"
 include: "workflow/rules/tests.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/summary.smk"
@@ -19,6 +20,7 @@ include: "workflow/rules/targets.smk"
 
 
 rule all:
+    """Bring everything automatic up to date and say what is recorded."""
     default_target: True
     input:
         closing_table,

@@ -1,10 +1,10 @@
-# What they say about the prediction.
 rule analysis:
+    """Judge the prediction: a verdict on each claim, and the page that explains it."""
     input:
         inputs("analysis"),
     output:
-        verdicts=update("results/{experiment}/verdicts.csv"),
-        page=update("results/{experiment}/analysis.md"),
+        verdicts=listed("results/{experiment}/verdicts.csv", "a verdict on each claim"),
+        page=listed("results/{experiment}/analysis.md", "what the prediction came to"),
         receipt=update("results/{experiment}/receipts/analysis.json"),
     log:
         "logs/{experiment}/analysis.log",
@@ -16,23 +16,27 @@ rule analysis:
         "exec inference-lab stage analysis {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
-# The same, for experiments that have an article for a reader.
 use rule analysis as analysis_and_article with:
+    """The same, with an article for a reader."""
     output:
-        verdicts=update("results/{experiment}/verdicts.csv"),
-        page=update("results/{experiment}/analysis.md"),
-        article=update("docs/experiments/{experiment}.md"),
+        verdicts=listed("results/{experiment}/verdicts.csv", "a verdict on each claim"),
+        page=listed("results/{experiment}/analysis.md", "what the prediction came to"),
+        article=listed("docs/experiments/{experiment}.md", "the article for a reader"),
         receipt=update("results/{experiment}/receipts/analysis.json"),
     wildcard_constraints:
         experiment=any_of(ARTICLES),
 
 
-# One report of all experiments that name it.
 rule report:
+    """Write one report of all experiments that name it."""
     input:
         inputs("report"),
     output:
-        page=update("results/{experiment}/report.md"),
+        page=listed(
+            "results/{experiment}/report.md",
+            "verdicts, numbers, environment",
+            "report",
+        ),
         receipt=update("results/{experiment}/receipts/report.json"),
     log:
         "logs/{experiment}/report.log",
@@ -44,8 +48,8 @@ rule report:
         "exec inference-lab stage report {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
-# Every record checked and every derived file rebuilt in memory: what a fresh clone does first.
 rule verify:
+    """Check every record and rebuild every derived file in memory: what a fresh clone does first."""
     input:
         inputs("verify"),
     output:

@@ -1,9 +1,9 @@
-# What they look like: one file, one function, one receipt.
 rule figure:
+    """Draw one figure or page: one file, one function, one receipt."""
     input:
         inputs("figure"),
     output:
-        figure=update("results/{experiment}/{figure}"),
+        figure=listed("results/{experiment}/{figure}", shows=""),
         receipt=update("results/{experiment}/receipts/{figure}.json"),
     log:
         "logs/{experiment}/{figure}.log",

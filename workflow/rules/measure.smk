@@ -1,5 +1,5 @@
-# Raw samples: what happened. The only stage that touches a clock; it holds the machine while it runs.
 rule measure:
+    """Measure: the only stage that reads a clock. It runs alone on the machine."""
     input:
         inputs("measure", lab_stages.TESTS_RECEIPT),
     output:
@@ -18,7 +18,7 @@ rule measure:
         "exec inference-lab stage measure {wildcards.experiment:q} --section {params.section:q} --log {log:q}"
 
 
-# The same, for experiments that measure only when asked for: -R measure_manual.
 use rule measure as measure_manual with:
+    """The same, for experiments that are measured only when asked for: -R measure_manual -- NAME."""
     wildcard_constraints:
         experiment=any_of(set(EXPERIMENTS) - set(AUTO)),

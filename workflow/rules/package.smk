@@ -1,4 +1,5 @@
 # What all others use; is the package there at all? A folder moved with its .venv has lost it.
+import ast
 import atexit
 import functools
 import os

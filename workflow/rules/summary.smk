@@ -1,9 +1,12 @@
-# What the samples amount to.
 rule summary:
+    """Summarise the samples: one row per cell, with intervals and flags."""
     input:
         inputs("summary"),
     output:
-        table=update("results/{experiment}/summary.csv"),
+        table=listed(
+            "results/{experiment}/summary.csv",
+            "every number, with its interval and flags",
+        ),
         receipt=update("results/{experiment}/receipts/summary.json"),
     log:
         "logs/{experiment}/summary.log",

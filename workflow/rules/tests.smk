@@ -1,5 +1,5 @@
-# The evidence that this source is right.
 rule tests:
+    """Run the unit tests: the evidence that this source is right."""
     input:
         inputs("tests"),
     output:
