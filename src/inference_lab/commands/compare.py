@@ -4,13 +4,11 @@ Rounds of two runs were never interleaved, so nothing pairs across records: abso
 side with their intervals, and only ratios taken inside each run are compared.
 """
 
-import csv
-import io
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+from inference_lab.analysis.summary_table import SummaryRow, summary_rows
 from inference_lab.commands import run_stage
 from inference_lab.config.judge import read_judge
 from inference_lab.errors import RecordError
@@ -21,15 +19,19 @@ from inference_lab.records.stages import is_own_load
 from inference_lab.records.store import load_record
 
 _WAY_OUT = "name a record's folder, or COMMIT:results/EXPERIMENT of a commit that holds it"
-_NOT_INTERLEAVED = (
-    "The two runs were not interleaved: a difference between A and B in absolute time may be the",
-    "machine's, and none is claimed.",
+_NOT_INTERLEAVED = """\
+The two runs were not interleaved: a difference between A and B in absolute time may be the
+machine's, and none is claimed."""
+_CLAIMS = {
+    "timing": f"{_NOT_INTERLEAVED}\nEach ratio was taken to the baseline inside its own run.",
+    "serving": _NOT_INTERLEAVED,
+}
+_UNTIMED = "Nothing was timed: each row is exact, and a row that differs differs."
+_NOT_POOLED = (
+    "Machine or pins differ: the records are not pooled, and ratios may differ for that reason alone."
 )
+_OTHER_CELLS = "Conditions differ: cells are of different experiments; compare nothing but what is the same."
 _MACHINE = ("cpu_model", "cores", "kernel", "machine", "python", "blas")
-
-
-Row = tuple[str, ...]
-Values = Mapping[str, str]
 
 
 def compare(one: str, other: str) -> str:
@@ -39,34 +41,30 @@ def compare(one: str, other: str) -> str:
     RecordError when one is not whole, or when the two are not of one experiment.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        a = _read(one, Path(temporary, "a"))
-        b = _read(other, Path(temporary, "b"))
-    if a.experiment != b.experiment and not (is_own_load(a.experiment) and is_own_load(b.experiment)):
-        raise RecordError(
-            f"{one} is a record of {a.experiment}, {other} of {b.experiment}; name two of one experiment"
-        )
-    if a.manifest["kind"] != b.manifest["kind"]:
-        raise RecordError(f"{one} is of kind {a.manifest['kind']}, {other} of {b.manifest['kind']}")
-    if a.manifest["digest"] == b.manifest["digest"]:
-        return (
-            f"{a.experiment}: {one} and {other} are one and the same record, measured"
-            f" {a.manifest['started_at']} (manifest {a.manifest['digest'][:8]}): there is nothing to compare"
-        )
-    conditions = _differences(a.manifest["conditions"], b.manifest["conditions"])
-    machine = _differences(
-        {key: a.manifest["environment"].get(key) for key in _MACHINE},
-        {key: b.manifest["environment"].get(key) for key in _MACHINE},
-    )
-    pins = _differences(a.manifest["pins"], b.manifest["pins"])
+        a, b = _read(one, Path(temporary, "a")), _read(other, Path(temporary, "b"))
+    x, y, kind = a.manifest, b.manifest, a.manifest["kind"]
+    same = a.experiment == b.experiment or (is_own_load(a.experiment) and is_own_load(b.experiment))
+    if not same or kind != y["kind"]:
+        what = f"{one} is a record of {a.experiment} ({kind}), {other} of {b.experiment} ({y['kind']})"
+        raise RecordError(f"{what}; name two of one experiment")
+    if x["digest"] == y["digest"]:
+        measured = f"measured {x['started_at']} (manifest {x['digest'][:8]})"
+        both = f"{one} and {other} are one and the same record, {measured}"
+        return f"{a.experiment}: {both}: there is nothing to compare"
+    conditions = _differences(x["conditions"], y["conditions"])
+    machine = _differences(*({key: each["environment"].get(key) for key in _MACHINE} for each in (x, y)))
+    pins = _differences(x["pins"], y["pins"])
     lines = [
-        f"{a.experiment}: A = {one} ({a.manifest['started_at']}), B = {other} ({b.manifest['started_at']})",
-        f"conditions: {_words(conditions)}",
-        f"machine: {_words(machine)}",
-        f"pins: {_words(pins)}",
+        f"{a.experiment}: A = {one} ({x['started_at']}), B = {other} ({y['started_at']})",
+        f"conditions: {conditions or 'the same'}",
+        f"machine: {machine or 'the same'}",
+        f"pins: {pins or 'the same'}",
         "",
-        *_beside(a, b),
+        *_beside(a, b, kind),
         "",
-        *_claims(a.manifest["kind"], conditions, machine, pins),
+        _CLAIMS.get(kind, _UNTIMED),
+        *[_NOT_POOLED] * bool(machine or pins),
+        *[_OTHER_CELLS] * bool(conditions),
     ]
     return "\n".join(lines)
 
@@ -95,75 +93,42 @@ def _copy_committed(commit: str, folder: str, file: str, into: Path) -> None:
     (into / file).write_bytes(data)
 
 
-def _differences(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    return [f"{key} {a.get(key)} -> {b.get(key)}" for key in sorted({**a, **b}) if a.get(key) != b.get(key)]
+def _differences(a: Mapping[str, object], b: Mapping[str, object]) -> str:
+    keys = (key for key in sorted({**a, **b}) if a.get(key) != b.get(key))
+    return "; ".join(f"{key} {a.get(key)} -> {b.get(key)}" for key in keys)
 
 
-def _words(differences: list[str]) -> str:
-    return "the same" if not differences else "; ".join(differences)
-
-
-def _beside(a: Record, b: Record) -> list[str]:
+def _beside(a: Record, b: Record, kind: str) -> list[str]:
     """What was measured, A beside B, one line a cell; of a kind that estimates nothing, rows that differ."""
-    kind = a.manifest["kind"]
-    if kind == "timing":
-        axis, _ = varied(a.manifest)
-        head = ("path", axis, "A p50 ms", "B p50 ms", "A ratio", "B ratio", "ratios differ by")
-        return _table(head, _rows(a, kind, ("path", axis)), _rows(b, kind, ("path", axis)), _timing_cell)
-    if kind == "serving":
-        rows = _rows(a, kind, ())[()], _rows(b, kind, ())[()]
-        cell = tuple(list(rows[0])[: list(rows[0]).index("metric") + 1])
-        head = (*cell, "unit", "A p50 or median", "B p50 or median")
-        return _table(head, _rows(a, kind, cell), _rows(b, kind, cell), _serving_cell)
-    one, other = ([",".join(row.values()) for row in record.rows] for record in (a, b))
-    lines = [f"only in A: {row}" for row in one if row not in other]
-    lines += [f"only in B: {row}" for row in other if row not in one]
-    return lines or [f"all {len(one)} rows are the same"]
-
-
-def _table(
-    head: Row, a: Mapping[Row, Values], b: Mapping[Row, Values], cell: Callable[[Values, Values], Row]
-) -> list[str]:
-    return aligned([head, *((*key, *cell(a[key], b[key])) for key in a if key in b)])
-
-
-def _rows(record: Record, kind: str, key: Row) -> dict[Row, Values]:
-    """The rows of the record's summary by what they are about."""
+    if kind not in _CLAIMS:
+        one, other = ([",".join(row.values()) for row in record.rows] for record in (a, b))
+        lines = [f"only in A: {row}" for row in one if row not in other]
+        lines += [f"only in B: {row}" for row in other if row not in one]
+        return lines or [f"all {len(one)} rows are the same"]
     judge = read_judge({"by": kind, "figures": {}}, kind)
-    text = run_stage.stage_module(f"analysis.{kind}").summarise(record, judge)
-    return {tuple(row[name] for name in key): row for row in csv.DictReader(io.StringIO(text))}
-
-
-def _timing_cell(x: Values, y: Values) -> Row:
-    moved = f"{100 * (float(y['ratio']) / float(x['ratio']) - 1):+.1f}%" if x["ratio"] and y["ratio"] else ""
-    return (_span(x, "p50", "_ms"), _span(y, "p50", "_ms"), _span(x, "ratio"), _span(y, "ratio"), moved)
-
-
-def _serving_cell(x: Values, y: Values) -> Row:
-    spans = ((_span(row, "p50", "_ms") or _span(row, "median")) for row in (x, y))
-    return (x["unit"], *spans)
-
-
-def _span(row: Values, name: str, unit: str = "") -> str:
-    value, lo, hi = row[f"{name}{unit}"], row[f"{name}_lo{unit}"], row[f"{name}_hi{unit}"]
-    if not value:
-        return ""
-    low, high = (f"{float(bound):.4g}" if bound else "open" for bound in (lo, hi))
-    return f"{float(value):.4g} [{low}, {high}]"
-
-
-def _claims(kind: str, conditions: list[str], machine: list[str], pins: list[str]) -> list[str]:
-    lines: list[str] = [*_NOT_INTERLEAVED]
+    summarise = run_stage.stage_module(f"analysis.{kind}").summarise
+    rows, others = (summary_rows(summarise(each, judge), each.experiment) for each in (a, b))
     if kind == "timing":
-        lines.append("Each ratio was taken to the baseline inside its own run.")
-    elif kind != "serving":
-        lines = ["Nothing was timed: each row is exact, and a row that differs differs."]
-    if machine or pins:
-        lines.append(
-            "Machine or pins differ: the records are not pooled, and ratios may differ for that reason alone."
-        )
-    if conditions:
-        lines.append(
-            "Conditions differ: cells are of different experiments; compare nothing but what is the same."
-        )
-    return lines
+        key = ("path", varied(a.manifest)[0])
+        head = ("A p50 ms", "B p50 ms", "A ratio", "B ratio", "ratios differ by")
+    else:
+        key = (*list(rows[0])[: list(rows[0]).index("metric") + 1], "unit")
+        head = ("A p50 or median", "B p50 or median")
+    there = {tuple(row[name] for name in key): row for row in others}
+    pairs = ((row, there.get(tuple(row[name] for name in key))) for row in rows)
+    cells = [(*(x[name] for name in key), *_cell(x, y, kind)) for x, y in pairs if y]
+    return aligned([(*key, *head), *cells])
+
+
+def _cell(x: SummaryRow, y: SummaryRow, kind: str) -> tuple[str, ...]:
+    if kind == "serving":
+        return tuple(_span(row, "p50_ms") or _span(row, "median") for row in (x, y))
+    a, b = x.number("ratio"), y.number("ratio")
+    moved = f"{100 * (b / a - 1):+.1f}%" if a and b else ""
+    return (_span(x, "p50_ms"), _span(y, "p50_ms"), _span(x, "ratio"), _span(y, "ratio"), moved)
+
+
+def _span(row: SummaryRow, column: str) -> str:
+    """A value with its interval, whose bounds may be open."""
+    low, high = ("open" if bound is None else f"{bound:.4g}" for bound in row.interval(column))
+    return "" if (value := row.number(column)) is None else f"{value:.4g} [{low}, {high}]"
