@@ -32,6 +32,8 @@ def main(words: Sequence[str] | None = None) -> int:
     stage.add_argument("--lock", default=locks.MACHINE_LOCK, help="name of the machine's one lock")
     _add_log(stage)
     load = add("load", help="load an OpenAI-compatible server and record every request")
+    add("summarize", help="make summary.csv of a recorded load").add_argument("folder", type=Path)
+    add("figures", help="draw the figures of a recorded load").add_argument("folder", type=Path)
     reference = add("serve-reference", help="start the reference server, which logs its own token times")
     if words[:1] == ["load"]:  # no other command waits for what a load imports
         from inference_lab.stream_load import cli as load_cli
@@ -41,8 +43,6 @@ def main(words: Sequence[str] | None = None) -> int:
         from inference_lab.stream_load.reference import cli as reference_cli
 
         reference_cli.add_arguments(reference)
-    add("summarize", help="make summary.csv of a recorded load").add_argument("folder", type=Path)
-    add("figures", help="draw the figures of a recorded load").add_argument("folder", type=Path)
     verify = add("verify", help="rebuild every result from its raw data and compare bytes")
     verify.add_argument("experiment", nargs="*", help="or the folder of a load; default: all experiments")
     verify.add_argument("--config", type=_json, help="experiments as JSON (default: config.yaml)")

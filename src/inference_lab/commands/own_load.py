@@ -5,10 +5,8 @@ inside it is the same as under results/, but for a prediction.
 """
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from inference_lab.commands import run_stage, terminal
 from inference_lab.config.judge import read_judge
@@ -23,12 +21,8 @@ from inference_lab.stream_load.requests import NAME, read_requests
 from inference_lab.stream_load.session import INFO, Snapshot
 
 MANIFEST = "manifest.json"
-JUDGE: dict[str, Any] = {
-    "by": "serving",
-    "window": "steady",
-    "max_client_lag_ms": 10,
-    "figures": {"timeline.svg": "figures.timeline"},
-}
+FIGURES = {"timeline.svg": "figures.timeline"}
+JUDGE = {"by": "serving", "window": "steady", "max_client_lag_ms": 10, "figures": FIGURES}
 CALIBRATION = "calibration"  # the record under results/ of the client's own timing error
 
 
@@ -43,11 +37,9 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         goodput(dict(args.slo))
     options = load_cli.options_from(args)
     conditions = {**options.conditions(), "slo": dict(args.slo)}
-    if args.prompts_file:
+    if args.prompts_file:  # whose name does not identify them
         read_text(args.prompts_file, "give a JSONL of prompts")
-        conditions["prompts_sha256"] = sha256_file(
-            args.prompts_file
-        )  # the file's name does not identify them
+        conditions["prompts_sha256"] = sha256_file(args.prompts_file)
     folder: Path = args.output
     step = stages.step("measure", _name(folder), conditions, own_folder=folder.as_posix())
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
@@ -56,28 +48,28 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
     began_s = monotonic()
     with terminal.live_line() as show:
         result = load_cli.run(args, lambda now: show(describe(now, args.requests, monotonic() - began_s)))
-    if result.requests_path.name != NAME:
-        said = f"stopped: kept in {result.requests_path}; --resume continues it"
-        told = load_cli.reasons(read_requests(result.requests_path), result.info["sessions"])
-        return "\n".join([load_cli.outcome(result), *told, said]), result.exit_code
+    sessions, requests = result.info["sessions"], result.requests_path
+    if requests.name != NAME:
+        why = load_cli.reasons(read_requests(requests), sessions)
+        stopped = f"stopped: kept in {requests}; --resume continues it"
+        return "\n".join([load_cli.outcome(result), *why, stopped]), result.exit_code
     facts = {
         "command": args.words,
         "experiment": _name(Path(folder.name)),
         "clock": "monotonic_ns",
         "tests": None,  # asking whether they hold takes longer than starting a load
         "model": result.info["model"],
-        "sessions": result.info["sessions"],
+        "sessions": sessions,
     }
     manifest = run_stage.end(step, begun, Measurement("serving", {}, {}, facts, {}))
-    made = {"sha256": sha256_file(result.requests_path), "rows": sum(result.counts.values())}
+    made = {"sha256": sha256_file(requests), "rows": sum(result.counts.values())}
     write_json(folder / MANIFEST, receipts.seal({**manifest, "outputs": {NAME: made}}))
     (folder / INFO).unlink()
-    valid, reasons = run_stage.validity(manifest)
-    if not valid:
-        raise MeasurementRefused(f"{folder}: recorded and marked invalid, because {'; '.join(reasons)}")
+    if reasons := run_stage.invalid(manifest):
+        raise MeasurementRefused(f"{folder}: recorded and marked invalid, because {reasons}")
     table, record = _summarised(folder)
-    told = load_cli.reasons(record.requests, result.info["sessions"])
-    return "\n".join([load_cli.outcome(result), *told, table]), result.exit_code
+    why = load_cli.reasons(record.requests, sessions)
+    return "\n".join([load_cli.outcome(result), *why, table]), result.exit_code
 
 
 def reopen(folder: Path, options: LoadOptions) -> None:
@@ -90,14 +82,12 @@ def reopen(folder: Path, options: LoadOptions) -> None:
 
 def describe(now: Snapshot, total: int | None, elapsed_s: float) -> str:
     """Return the state of a load as one line."""
-    of_total = "" if total is None else f"/{total}"
-    left = ""
-    if total is not None and now.done:
-        left = f", about {elapsed_s / now.done * (total - now.done):.0f} s to go"
-    return (
-        f"{elapsed_s:.0f} s: {now.in_flight} in flight, {now.done}{of_total} done,"
-        f" {now.failed} failed, {now.tokens / elapsed_s:.0f} tokens/s{left}"
-    )
+    of_total = left = ""
+    if total is not None:
+        of_total = f"/{total}"
+        left = f", about {elapsed_s / now.done * (total - now.done):.0f} s to go" if now.done else ""
+    line = f"{elapsed_s:.0f} s: {now.in_flight} in flight, {now.done}{of_total} done, {now.failed} failed"
+    return f"{line}, {now.tokens / elapsed_s:.0f} tokens/s{left}"
 
 
 def around(file: Path) -> Plan | None:
@@ -105,23 +95,18 @@ def around(file: Path) -> Plan | None:
     for folder in (file, file.parent, file.parent.parent):
         if (folder / MANIFEST).is_file():
             manifest = receipts.read_receipt(folder / MANIFEST)
-            own = stages.is_own_load(manifest["experiment"])
-            return _plan(folder, manifest["conditions"]) if own else None
+            measure, own = manifest["conditions"], {"own_folder": folder.as_posix()}
+            judge = {**JUDGE, "slo": measure.get("slo", {})}
+            experiment = {"refresh": "manual", "measure": measure, "judge": judge, **own}
+            is_own = stages.is_own_load(manifest["experiment"])
+            return Plan({"experiments": {_name(folder): experiment}}) if is_own else None
     return None
 
 
-def walk(folder: Path) -> Plan:
-    """Return the plan of the load in a folder. Raises ConfigError when it holds none."""
+def _plan(folder: Path) -> Plan:
     if (found := around(folder)) is None:
         raise ConfigError(f"{folder}: holds no {MANIFEST} of a load; name its folder")
     return found
-
-
-def _plan(folder: Path, conditions: Mapping[str, Any]) -> Plan:
-    judge = {**JUDGE, "slo": conditions.get("slo", {})}
-    own = {"own_folder": folder.as_posix()}
-    experiment = {"refresh": "manual", "measure": conditions, "judge": judge, **own}
-    return Plan({"experiments": {_name(folder): experiment}})
 
 
 def summarise(folder: Path) -> str:
@@ -136,20 +121,20 @@ def _summarised(folder: Path) -> tuple[str, Record]:
     from inference_lab.analysis.serving import as_table, calibrated
     from inference_lab.analysis.summary_table import read_summary
 
-    step = walk(folder).step("summary", _name(folder))
+    step = _plan(folder).step("summary", _name(folder))
     made, rows = run_stage.derive(step), read_summary(Path(step.makes[0]))
-    known = Path(stages.folder(CALIBRATION), "summary.csv").is_file()
+    at = Path(stages.folder(CALIBRATION))
+    known = (at / "summary.csv").is_file()
     record = run_stage.read_record(folder, CALIBRATION if known else "")
-    table = as_table([*rows, *calibrated(record, read_judge(JUDGE, "a load"))])
-    if known:
-        return f"{table}\n{made}", record
-    words = f"{stages.folder(CALIBRATION)} holds no record, so what these times are worth is not known"
-    return f"{table}\nnote: {words}\n{made}", record
+    lines = [as_table([*rows, *calibrated(record, read_judge(JUDGE, "a load"))]), made]
+    if not known:
+        lines[1:1] = [f"note: {at} holds no record, so what these times are worth is not known"]
+    return "\n".join(lines), record
 
 
 def draw(folder: Path) -> str:
     """Make summary and figures of a load; return what happened, in words."""
-    return "\n".join(run_stage.derive(step) for step in walk(folder).steps()[1:])
+    return "\n".join(run_stage.derive(step) for step in _plan(folder).steps()[1:])
 
 
 def _name(folder: Path) -> str:

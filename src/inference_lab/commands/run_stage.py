@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib import import_module  # noqa: TID251  (the one dispatch of stages)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,9 @@ from inference_lab.config.judge import Judge, read_judge
 from inference_lab.config.sections import read_measure
 from inference_lab.errors import ConfigError, LabError, MeasurementRefused, RecordError
 from inference_lab.records import history, installed, locks, receipts, stages, store
-from inference_lab.records.digests import SOURCE_ROOT, Sources
-from inference_lab.records.files import json_text, read_text, sha256_file, write_file
-from inference_lab.records.installed import platform_and_packages, ran_elsewhere
+from inference_lab.records.digests import Sources
+from inference_lab.records.files import read_text, sha256_file, write_json
+from inference_lab.records.forms import JSON
 from inference_lab.records.receipts import State
 from inference_lab.records.record import Calibration, Measurement, Record
 from inference_lab.records.stages import Step
@@ -29,7 +30,7 @@ if TYPE_CHECKING:  # pages and figures have it in their closures; measuring meet
     from inference_lab.analysis.summary_table import View
 
 Progress = Callable[[int, int], None]
-Load = Callable[[Path], Record]
+Load = Callable[[Path], Record]  # reads a record by its manifest; one that remembers spares reading it again
 WATCHED_BY_GIT = ("src", "config.yaml", "predictions", "pyproject.toml")
 
 
@@ -40,28 +41,28 @@ def stage_module(name: str) -> Any:
     return import_module(f"inference_lab.{name}")
 
 
+def _started(step: Step) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Digests of what a step reads, its pins and digests of their packages; refuses what is not as pinned."""
+    sources = Sources()
+    read, pins = step.inputs(sources), step.pins(sources)
+    packages = installed.check_running(pins)
+    sources.drop_bytecode(step.sources(sources))
+    return read, pins, packages
+
+
 def run_tests() -> str:
     """What happened, in words, after the unit tests passed and their receipt was written."""
     from inference_lab.commands.run_tests import run_unit_tests
 
     step = stages.TESTS
-    sources = Sources()
-    before, pins = step.inputs(sources), step.pins(sources)
-    digests = installed.check_running(pins)
-    sources.drop_bytecode(step.sources(sources))
+    read, pins, packages = _started(step)
     outcomes = run_unit_tests()
-    if step.inputs(Sources()) != before:
+    if step.inputs(Sources()) != read:
         raise RecordError("a source or test changed while the tests ran; run them again")
-    receipt = {
-        **receipts.receipt_of(step, before, pins),
-        "tests": outcomes,
-        "environment": {
-            **platform_and_packages(pins),
-            "package_digests": digests,
-            "thread_variables": dict.fromkeys(machine.THREAD_VARIABLES, "1"),
-        },
-    }
-    write_file(Path(step.receipt), json_text(receipts.seal(receipt)))
+    threads = {"thread_variables": dict.fromkeys(machine.THREAD_VARIABLES, "1")}
+    environment = {**installed.platform_and_packages(pins), "package_digests": packages, **threads}
+    more = {"tests": outcomes, "environment": environment}
+    write_json(Path(step.receipt), receipts.seal({**receipts.receipt_of(step, read, pins), **more}))
     return f"{len(outcomes)} unit tests passed: {step.receipt}"
 
 
@@ -70,14 +71,11 @@ def check_tests() -> str:
     step = stages.TESTS
     state = State(step, Sources())
     if reasons := state.reasons:
-        raise MeasurementRefused(
-            f"{step.receipt} does not hold ({'; '.join(reasons[:3])}); run snakemake {step.receipt} first"
-        )
-    if state.receipt and ran_elsewhere(state.receipt):
-        raise MeasurementRefused(
-            f"{step.receipt} is from another platform or other versions;"
-            f" run snakemake -R tests -- {step.receipt}"
-        )
+        why = f"{step.receipt} does not hold ({'; '.join(reasons[:3])})"
+        raise MeasurementRefused(f"{why}; run snakemake {step.receipt} first")
+    if state.receipt and installed.ran_elsewhere(state.receipt):
+        why = f"{step.receipt} is from another platform or other versions"
+        raise MeasurementRefused(f"{why}; run snakemake -R tests -- {step.receipt}")
     return sha256_file(Path(step.receipt))
 
 
@@ -96,98 +94,86 @@ def measure(
     to superseded/. A measurement that found itself invalid is recorded there itself, and refused.
     """
     begun = begin(step, manifest_path, in_pipeline=in_pipeline)
-    begun["tests"] = check_tests() if in_pipeline else _tests_if_current()
+    try:
+        begun["tests"] = check_tests()
+    except (MeasurementRefused, RecordError, ConfigError):
+        if in_pipeline:
+            raise
+        begun["tests"] = "not current"
     module = stage_module(step.modules[0])
     section = read_measure(step.section, f"{step.experiment}: measure")
     with locks.one_measurement(lock), progress as report:
         begun["started_at"] = _now()
         found = module.measure(section, report)
         manifest = end(step, begun, found)
-        valid, reasons = validity(manifest)
-        if not valid:  # it takes no place of a record that stands; Snakemake would undo that, too
+        reasons = invalid(manifest)
+        if reasons:  # it takes no place of a record that stands; Snakemake would undo that, too
             manifest_path = store.place_beside(manifest_path, f"{manifest['started_at']}-invalid")
-        files, rows = _beside(manifest_path, found.files), _beside(manifest_path, found.rows)
+        stem = manifest_path.name.removesuffix("manifest.json")  # x.manifest.json has x.csv beside it
+        names = {name: f"{stem}{name.removeprefix('raw.')}" if stem else name for name in found.files}
+        files = {names[name]: text for name, text in found.files.items()}
+        rows = {names[name]: number for name, number in found.rows.items()}
         moved = store.replace_record(manifest_path, files, rows, manifest)
-    if not valid:
-        raise MeasurementRefused(
-            f"{step.experiment}: invalid, because {'; '.join(reasons)}; what was recorded is kept, marked, in"
-            f" {manifest_path.parent}"
-        )
+    if reasons:
+        where = f"what was recorded is kept, marked, in {manifest_path.parent}"
+        raise MeasurementRefused(f"{step.experiment}: invalid, because {reasons}; {where}")
     counted = ", ".join(f"{rows[name]} rows in {name}" for name in rows)
     kept = f"; the record before it is kept in {moved}" if moved else ""
     return f"{step.experiment}: {counted} and {manifest_path}{kept}"
 
 
-def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> dict[str, Any]:
+def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> JSON:
     """What a manifest says of a measurement that may begin; refuses as `measure` says. Of tests, nothing."""
-    sources = Sources()
-    before, pins = step.inputs(sources), step.pins(sources)
-    installed.check_running(pins)
-    sources.drop_bytecode(step.sources(sources))
+    read, pins, _ = _started(step)
     store.check_writable(manifest_path)
+    try:
+        git = {"git": history.state(WATCHED_BY_GIT)}
+    except history.NoHistory as error:
+        git = {"git": None, "git_reason": str(error)}
     return {
         "schema": receipts.SCHEMA,
         "stage": "measure",
         "experiment": step.experiment,
         "command": list(step.command),
         "conditions": step.section,
-        "inputs": before,
+        "inputs": read,
         "pins": pins,
         "prediction": _prediction(step.experiment, required=in_pipeline),
-        **_history(),
+        **git,
         "started_at": _now(),
     }
 
 
-def end(step: Step, begun: Mapping[str, Any], found: Measurement) -> dict[str, Any]:
+def end(step: Step, begun: JSON, found: Measurement) -> JSON:
     """The manifest of a measurement that is over, without its outputs; invalid when an input changed."""
-    valid, reasons = validity(found.facts)
-    digests = None
+    reasons: list[str] = [*found.facts.get("validity", {}).get("reasons", [])]
+    packages = None
     try:
         changed = receipts.changes(step, begun, Sources())
-        digests = installed.check_running(begun["pins"])
+        packages = installed.check_running(begun["pins"])
     except LabError as error:  # a source that is gone or half edited, a package that was
         changed = [str(error)]
     reasons += [f"{what} while it ran" for what in changed]
+    here = {**installed.machine(begun["pins"]), "package_digests": packages}
     return {
         **begun,
         "kind": found.kind,
         "clock": "perf_counter_ns",
         **found.facts,
-        "validity": {"valid": valid and not changed, "reasons": reasons},
-        "environment": {
-            **installed.machine(begun["pins"]),
-            "package_digests": digests,
-            **found.environment,
-        },
+        "validity": {"valid": not reasons, "reasons": reasons},
+        "environment": {**here, **found.environment},
         "finished_at": _now(),
     }
 
 
-def validity(facts: Mapping[str, Any]) -> tuple[bool, list[str]]:
-    """Whether a measurement may be believed, and what it found wrong itself; valid where it says nothing."""
-    said = facts.get("validity", {})
-    return said.get("valid", True), list(said.get("reasons", []))
+def invalid(manifest: Mapping[str, Any]) -> str:
+    """Why a measurement may not be believed, as it says itself; "" when it may."""
+    validity = manifest["validity"]
+    return "" if validity["valid"] else "; ".join(validity["reasons"]) or "no reason was recorded"
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _beside(manifest_path: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """The same entries under the names they have beside this manifest: <stem>.csv, <stem>.controls.csv."""
-    stem = manifest_path.name.removesuffix(".manifest.json")
-    if stem == manifest_path.name:
-        return dict(named)
-    names = {"raw.csv": f"{stem}.csv", "controls.csv": f"{stem}.controls.csv"}
-    return {names[name]: value for name, value in named.items()}
-
-
-def _tests_if_current() -> str:
-    try:
-        return check_tests()
-    except (MeasurementRefused, RecordError, ConfigError):
-        return "not current"
 
 
 def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
@@ -200,14 +186,6 @@ def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
     return {"file": path.as_posix(), "sha256": sha256_file(path)}
 
 
-def _history() -> dict[str, Any]:
-    """The commit this checkout stands at, or None and why."""
-    try:
-        return {"git": history.state(WATCHED_BY_GIT)}
-    except history.NoHistory as error:
-        return {"git": None, "git_reason": str(error)}
-
-
 def read_view(folder: Path, judge: Judge, name: str, load: Load = store.load_record) -> "View":
     """Read what one figure or page of the record in a folder is drawn from."""
     record = load(folder / "manifest.json")
@@ -216,20 +194,14 @@ def read_view(folder: Path, judge: Judge, name: str, load: Load = store.load_rec
 
 def view_of(record: Record, summary: str, judge: Judge, figure: str) -> "View":
     """A view from a record in memory and the text of its summary."""
-    from hashlib import sha256
-
     from inference_lab.analysis.summary_table import View, summary_rows
 
-    outputs, load = record.manifest["outputs"], stages.is_own_load(record.experiment)
-    at = record.experiment.rstrip("/") if load else stages.folder(record.experiment)
-    source = {
-        "experiment": record.experiment,
-        "files": {
-            **{name: made["sha256"] for name, made in outputs.items()},
-            "summary.csv": sha256(summary.encode()).hexdigest(),
-        },
-        "command": f"inference-lab figures {shlex.quote(at)}" if load else f"snakemake {at}/{figure}",
-    }
+    own_load = stages.is_own_load(record.experiment)
+    at = record.experiment.rstrip("/") if own_load else stages.folder(record.experiment)
+    files = {name: made["sha256"] for name, made in record.manifest["outputs"].items()}
+    files["summary.csv"] = sha256(summary.encode()).hexdigest()
+    again = f"inference-lab figures {shlex.quote(at)}" if own_load else f"snakemake {at}/{figure}"
+    source = {"experiment": record.experiment, "files": files, "command": again}
     return View(record, summary_rows(summary, f"{at}/summary.csv"), judge, source)
 
 
@@ -239,11 +211,9 @@ def read_record(folder: Path, calibration: str, load: Load = store.load_record) 
     Raises RecordError when the measurement was recorded as invalid: nothing may be derived from it.
     """
     record = load(folder / "manifest.json")
-    valid, reasons = validity(record.manifest)
-    if not valid:  # a load of one's own; a stage of the pipeline puts such a record aside
-        raise RecordError(
-            f"{folder / 'manifest.json'}: marked invalid, because {'; '.join(reasons)}; measure again"
-        )
+    if reasons := invalid(record.manifest):  # of an own load; any other is put aside by its stage
+        marked = f"{folder / 'manifest.json'}: marked invalid, because {reasons}"
+        raise RecordError(f"{marked}; measure again")
     if not calibration:
         return record
     from inference_lab.analysis.summary_table import read_summary
@@ -256,38 +226,30 @@ def read_record(folder: Path, calibration: str, load: Load = store.load_record) 
 
 def check_code() -> None:
     """Raises MeasurementRefused unless the whole package, and all that it imports, runs as it stands here."""
-    sources = Sources()
-    whole = [path for path in stages.tested_files(Path()) if path.startswith(SOURCE_ROOT)]
-    installed.check_running(sources.pins(whole))
+    installed.check_running(Sources().pins(stages.package_files(Path())))
 
 
 def texts(step: Step, load: Load = store.load_record, sources: Sources | None = None) -> dict[str, str]:
-    """Return `{file: text}` of everything a derived step makes, from what is recorded, without writing it.
-
-    `load` reads a record by its manifest: one that remembers spares reading it again for each step, as
-    `sources` spares reading the package again.
-    """
+    """`{file: text}` of everything a derived step makes, from what is recorded, without writing it."""
     sources = sources or Sources()
     sources.drop_bytecode(step.sources(sources))
     made = _texts(step, load)
     installed.check_loaded()
-    return made
+    return dict(zip(step.makes, made, strict=True))
 
 
-def _texts(step: Step, load: Load) -> dict[str, str]:
+def _texts(step: Step, load: Load) -> list[str]:
+    module = stage_module(step.modules[0])
     if step.stage == "report":
-        return {step.makes[0]: stage_module(step.modules[0]).report(step.experiment, step.section)}
+        return [module.report(step.experiment, step.section)]
     judge = read_judge(step.section, f"{step.name}: its judge: part")
     if step.stage == "summary":
-        record = read_record(step.folder, judge.calibration, load)
-        return {step.makes[0]: stage_module(step.modules[0]).summarise(record, judge)}
+        return [module.summarise(read_record(step.folder, judge.calibration, load), judge)]
     if step.stage == "figure":
-        view = read_view(step.folder, judge, step.command[2], load)
-        return {step.makes[0]: stage_module(step.modules[0]).draw(view)}
+        return [module.draw(read_view(step.folder, judge, step.command[2], load))]
     view = read_view(step.folder, judge, "analysis.md", load)
     files = [Path(path) for path in step.reads if path.startswith(("predictions/", "docs/"))]
-    made = stage_module("pages.analysis").pages(view, *files)
-    return dict(zip(step.makes, made, strict=True))
+    return module.pages(view, *files)
 
 
 def derive(step: Step) -> str:

@@ -46,44 +46,37 @@ def run_unit_tests() -> dict[str, str]:
     """
     of_others = {SUBJECT, "PYTHONSAFEPATH"}  # what tests start finds `tests` in its working directory
     variables = {k: v for k, v in machine.with_threads(1).items() if k not in of_others}
-    with tempfile.TemporaryFile() as said:
-        command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(said.fileno())]
-        status = subprocess.run(command, env=variables, pass_fds=(said.fileno(),), check=False).returncode
-        said.seek(0)
-        text = said.read()
+    with tempfile.TemporaryFile() as file:
+        command = [sys.executable, "-P", "-m", __name__, str(os.getpid()), str(file.fileno())]
+        status = subprocess.run(command, env=variables, pass_fds=(file.fileno(),), check=False).returncode
+        file.seek(0)
+        text = file.read()
     if not text:
         raise TestsFailed(f"the tests' process ended with status {status} before it was done")
-    found = json.loads(text)
-    if isinstance(found, str):
+    if isinstance(found := json.loads(text), str):
         raise TestsFailed(found)
     return found
 
 
 def outcomes(folder: str = "tests") -> dict[str, str]:
-    """`{test id: outcome}` of every unit test under `folder`, sorted; each passed or was skipped.
-
-    Finds what `python -m unittest discover -s tests` finds. Raises TestsFailed when one fails or none is
-    found.
-    """
+    """`{test id: outcome}` of what `python -m unittest discover -s folder` finds. Raises TestsFailed."""
     sys.path.append(str(Path.cwd()))  # behind the standard library: tests import each other as `tests.`
     if not Path(folder).is_dir():
         raise TestsFailed(f"{folder}/: no such folder here; run this in a checkout of the project")
     suite = unittest.TestLoader().discover(folder)
-    result = unittest.TextTestRunner(resultclass=_Outcomes, verbosity=1, buffer=True).run(suite)
+    result = unittest.TextTestRunner(resultclass=_Outcomes, buffer=True).run(suite)
     if not isinstance(result, _Outcomes) or result.testsRun == 0:
         raise TestsFailed(f"no test was collected under {folder}/: nothing shows that this source is right")
     if not result.wasSuccessful():
-        bad = [test for test, _ in (*result.failures, *result.errors)]
-        bad += result.unexpectedSuccesses
-        raise TestsFailed(
-            f"{len(bad)} of {result.testsRun} unit tests failed, first {bad[0].id()}; mend them"
-        )
+        bad = [test for test, _ in (*result.failures, *result.errors)] + result.unexpectedSuccesses
+        words = f"{len(bad)} of {result.testsRun} unit tests failed, first {bad[0].id()}"
+        raise TestsFailed(f"{words}; correct them")
     return dict(sorted(result.outcomes.items()))
 
 
 def main() -> int:
     """Exit status of the tests' process: what came out goes as JSON to the open file it is given."""
-    parent, said = map(int, sys.argv[1:])
+    parent, file = map(int, sys.argv[1:])
     try:
         die_with_parent(parent)
         found: dict[str, str] | str = outcomes()
@@ -92,7 +85,7 @@ def main() -> int:
         found = str(error)
     except KeyboardInterrupt:
         return 130
-    os.write(said, json.dumps(found).encode())
+    os.write(file, json.dumps(found).encode())
     return 0
 
 
