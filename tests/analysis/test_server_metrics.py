@@ -7,11 +7,8 @@ from typing import Any
 from inference_lab.analysis.load_runs import runs_of
 from inference_lab.analysis.metrics import TTFT
 from inference_lab.analysis.server_metrics import by_fresh_server, warmup
-from inference_lab.analysis.serving import summarise
-from inference_lab.analysis.summary_table import summary_rows
 from inference_lab.records.record import Record
-from tests.checkout import judge_of
-from tests.loads import record, request, session, step
+from tests.loads import record, request, rows_of, session, step
 
 QUEUE = "request_queue_time_seconds"
 
@@ -30,9 +27,7 @@ def one_load(**parts: Any) -> Record:
 
 def summed(found: Record) -> dict[str, dict[str, str]]:
     """Rows of the summary by their metric, for a record of one cell."""
-    return {
-        row["metric"]: row for row in summary_rows(summarise(found, judge_of(window="all")), "summary.csv")
-    }
+    return {row["metric"]: row for row in rows_of(found, window="all")}
 
 
 class TestServerSide(unittest.TestCase):
@@ -74,15 +69,12 @@ class TestServerSide(unittest.TestCase):
         """Whole blocks of the declared shape, budget and type; nothing where one of them is unknown."""
         model = {"num_layers": 4, "num_heads": 8, "num_kv_heads": 2, "hidden_size": 256}
         settings = {"model": model, "dtype": "float32", "kv_cache_gib": 0.3}
-        found = one_load()
         told = {"server": 0, "settings": settings, "facts": {"kv_cache_tokens": 7, "block_size": 128}}
-        manifest = {**found.manifest, "servers": [told]}
-        rows = summed(Record("p2", manifest, None, None, (), found.requests))
+        rows = summed(one_load(servers=[told]))
         self.assertEqual(rows["kv_cache_tokens"]["value"], "7")
         self.assertEqual(rows["kv_capacity_tokens"]["value"], "157184")
-        told["facts"] = {"block_size": None}
-        rows = summed(Record("p2", manifest, None, None, (), found.requests))
-        self.assertEqual({"kv_cache_tokens", "kv_capacity_tokens"} & set(rows), set())
+        rows = summed(one_load(servers=[{**told, "facts": {"block_size": None}}]))
+        self.assertFalse({"kv_cache_tokens", "kv_capacity_tokens"} & set(rows))
 
 
 class TestWarmup(unittest.TestCase):

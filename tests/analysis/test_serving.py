@@ -1,28 +1,11 @@
 """summary.csv of a load: one row a cell and metric, its interval, its flags, and what it leans on."""
 
 import unittest
-from typing import Any
 
-from inference_lab.analysis.serving import as_table, summarise
-from inference_lab.analysis.summary_table import SEPARATOR, SummaryRow, pick, summary_rows
-from inference_lab.records.record import Calibration, Record
-from tests.checkout import judge_of
-from tests.loads import MS, record, request, session, step
-
-QUIET = {"others_used_cores": {"median": 0.01, "max": 0.1}}
-BUSY = {"others_used_cores": {"median": 0.9, "max": 1.5}}
-
-
-def rows_of(found: Record, **judge: Any) -> list[dict[str, str]]:
-    """The rows of a summary, as they are read again."""
-    return summary_rows(summarise(found, judge_of(**judge)), "summary.csv")
-
-
-def row(rows: list[dict[str, str]], metric: str, **cell: str) -> SummaryRow:
-    """The row of a metric."""
-    found = pick(rows, {"metric": metric, **cell}, "test")
-    assert found is not None
-    return found
+from inference_lab.analysis.serving import as_table
+from inference_lab.analysis.summary_table import SEPARATOR, SummaryRow
+from inference_lab.records.record import Calibration
+from tests.loads import MS, record, request, row, rows_of, session, step
 
 
 class TestSummary(unittest.TestCase):
@@ -31,11 +14,10 @@ class TestSummary(unittest.TestCase):
     def test_a_time_has_quantiles_with_intervals(self) -> None:
         """72 requests bound P95 on both sides, not P99; mean, least and most are there, in ms."""
         found = row(rows_of(record([request(n, n, tokens=(n + 1,)) for n in range(72)])), "ttft")
-        self.assertEqual((found["n"], found["unit"], found["formula"]), ("72", "ms", "first token - sent"))
-        self.assertEqual((found["p50_ms"], found["mean_ms"]), ("36.5", "36.5"))
-        self.assertEqual((found["min_ms"], found["max_ms"], found["value"]), ("1", "72", ""))
+        expected = {"n": "72", "unit": "ms", "formula": "first token - sent", "value": "", "p99_hi_ms": ""}
+        expected |= {"p50_ms": "36.5", "mean_ms": "36.5", "min_ms": "1", "max_ms": "72"}
+        self.assertLessEqual(expected.items(), found.items())
         self.assertTrue(found["p95_lo_ms"] and found["p95_hi_ms"] and found["p99_lo_ms"])
-        self.assertEqual(found["p99_hi_ms"], "")
 
     def test_a_number_of_runs_has_a_median(self) -> None:
         """Two runs of a cell: the median of both, and a value where they had the same."""
@@ -43,9 +25,8 @@ class TestSummary(unittest.TestCase):
         cell = {"path": "kernel", "streams": 1}
         rows = rows_of(record(made, session("a", cell=cell), session("b", cell=cell)), window="all")
         found = row(rows, "ok", path="kernel", streams="1")
-        self.assertEqual(
-            (found["n"], found["value"], found["median"], found["median_lo"]), ("2", "", "1.5", "")
-        )
+        expected = {"n": "2", "value": "", "median": "1.5", "median_lo": ""}
+        self.assertLessEqual(expected.items(), found.items())
         self.assertEqual(row(rows, "peak_in_flight")["value"], "1")
         self.assertEqual(row(rows, "peak_in_flight_together")["value"], "2")
 
@@ -60,10 +41,8 @@ class TestSummary(unittest.TestCase):
     def test_undefined_is_no_row(self) -> None:
         """A metric that is undefined in a cell is not written; counts of nothing are 0."""
         rows = rows_of(record([request(0, status="http_error", tokens=())]))
-        self.assertEqual(row(rows, "http_error")["value"], "1")
-        self.assertEqual(row(rows, "ok")["value"], "0")
-        self.assertNotIn("ttft", {found["metric"] for found in rows})
-        self.assertNotIn("goodput_per_s", {found["metric"] for found in rows})
+        self.assertEqual((row(rows, "http_error")["value"], row(rows, "ok")["value"]), ("1", "0"))
+        self.assertFalse({"ttft", "goodput_per_s"} & {found["metric"] for found in rows})
 
     def test_goodput_of_what_the_judge_declares(self) -> None:
         """Declared bounds give a row, and its formula says them."""
@@ -81,10 +60,8 @@ class TestFlags(unittest.TestCase):
 
     def test_a_late_client_flags_its_times(self) -> None:
         """Lag or slip beyond the bound: times and rates are client-limited, counts are not."""
-        for late, facts in (
-            ({"max_read_lag_ns": 20 * MS}, {}),
-            ({"scheduled_ns": -20 * MS}, {"schedule": "poisson"}),
-        ):
+        slipped = {"scheduled_ns": -20 * MS}, {"schedule": "poisson"}
+        for late, facts in (({"max_read_lag_ns": 20 * MS}, {}), slipped):
             rows = rows_of(record([request(0, **late)], session(**facts)), max_client_lag_ms=10)
             with self.subTest(late):
                 self.assertEqual(row(rows, "ttft")["flags"], "client-limited")
@@ -95,7 +72,8 @@ class TestFlags(unittest.TestCase):
 
     def test_a_busy_machine_flags_times_alone(self) -> None:
         """Others' work moves times and no count."""
-        rows = rows_of(record([request(0)], environment=BUSY), max_others_cpu=0.2)
+        busy = {"others_used_cores": {"median": 0.9, "max": 1.5}}
+        rows = rows_of(record([request(0)], environment=busy), max_others_cpu=0.2)
         self.assertEqual((row(rows, "ttft")["flags"], row(rows, "ok")["flags"]), ("busy", ""))
 
 
@@ -104,8 +82,8 @@ class TestCalibrated(unittest.TestCase):
 
     def setUp(self) -> None:
         """A calibration at 1 and 4 streams."""
-        common = {"metric": "token_error", "unit": "ms", "formula": "f", "n": "9"}
-        common |= dict.fromkeys(rows_of(record([request(0)]))[0], "") | common
+        common = dict.fromkeys(rows_of(record([request(0)]))[0], "")
+        common |= {"metric": "token_error", "unit": "ms", "formula": "f", "n": "9"}
         self.rows = [
             {**common, "path": path, "streams": streams, "p99_ms": p99}
             for path, streams, p99 in (("kernel", "1", "0.01"), ("kernel", "4", "0.04"), ("user", "4", "0.4"))
@@ -114,54 +92,39 @@ class TestCalibrated(unittest.TestCase):
     def leaning(self, in_flight: int, stamps: str = "kernel") -> SummaryRow:
         """The calibrated row of that many requests at once."""
         requests = [request(n, clock=stamps) for n in range(in_flight)]
-        facts = session(clock={"stamps": "kernel"})
-        return row(
-            rows_of(record(requests, facts, calibration=Calibration("calibration of noon", self.rows))),
-            "calibrated_token_error",
-        )
+        calibration = Calibration("calibration of noon", self.rows)
+        return row(rows_of(record(requests, calibration=calibration)), "calibrated_token_error")
 
     def test_it_names_the_record_it_leans_on(self) -> None:
-        """Same stamps, and as many streams as were in flight or the next more."""
+        """Same stamps as were got, and as many streams as were in flight, the next more, or the most."""
         for in_flight, stamps, p99, words in (
-            (1, "kernel", "0.01", "taken from calibration of noon: kernel timestamps, 1 streams"),
-            (2, "kernel", "0.04", "taken from calibration of noon: kernel timestamps, 4 streams"),
-            (2, "user", "0.4", "taken from calibration of noon: user timestamps, 4 streams"),
+            (1, "kernel", "0.01", "kernel timestamps, 1 streams"),
+            (2, "kernel", "0.04", "kernel timestamps, 4 streams"),
+            (2, "user", "0.4", "user timestamps, 4 streams"),
+            (6, "kernel", "0.04", "kernel timestamps, 4 streams, fewer than the 6 in flight here"),
         ):
             found = self.leaning(in_flight, stamps)
-            self.assertEqual(found["p99_ms"], p99)
-            self.assertIn(words, found["advice"].split(SEPARATOR)[0])
-
-    def test_what_was_got_decides(self) -> None:
-        """A load through TLS asked for the kernel's stamps and leans on user stamps: its requests say so."""
-        found = self.leaning(2, "user")
-        self.assertIn("user timestamps, 4 streams", found["advice"])
-        self.assertIn("asked for stamps of the kernel, got those of the read", found["advice"])
-        self.assertEqual(found["flags"], "")
+            self.assertEqual((found["p99_ms"], found["flags"]), (p99, ""))
+            self.assertIn(f"taken from calibration of noon: {words}", found["advice"])
+        through_tls = self.leaning(2, "user")["advice"]
+        self.assertIn("asked for stamps of the kernel, got those of the read", through_tls)
 
     def test_a_flagged_cell_is_leant_on_aloud(self) -> None:
         """Flags of the errors of that cell are named, and those of this error are its own; others are not."""
         late = {"metric": "ttft_error", "flags": "client-limited", "advice": "late"}
         aside = {"metric": "itl", "flags": "busy", "advice": "busy"}
         self.rows[1] |= {"flags": "stands-out", "advice": "far"}
-        self.rows += [
-            {**self.rows[1], **late},
-            {**self.rows[1], **aside},
-            {**self.rows[0], **late, "path": "user"},
-        ]
+        self.rows += [{**self.rows[1], **late}, {**self.rows[1], **aside}]
+        self.rows.append({**self.rows[0], **late, "path": "user"})
         found = self.leaning(2)
         self.assertIn("that cell is flagged there: stands-out, client-limited", found["advice"])
         self.assertEqual(found["flags"], "stands-out")
         self.assertNotIn("flagged", self.leaning(1)["advice"])
 
-    def test_more_than_was_calibrated(self) -> None:
-        """Beyond the calibrated numbers the nearest stands there, and the row says that it is too few."""
-        self.assertIn("4 streams, fewer than the 6 in flight here", self.leaning(6)["advice"])
-
     def test_virtual_time_has_no_error(self) -> None:
         """A simulation, which has no clock, leans on nothing."""
         facts = {"name": "r", "schedule": "burst"}
-        calibration = Calibration("calibration", self.rows)
-        rows = rows_of(record([request(0)], facts, calibration=calibration))
+        rows = rows_of(record([request(0)], facts, calibration=Calibration("calibration", self.rows)))
         self.assertNotIn("calibrated_token_error", {found["metric"] for found in rows})
 
 
@@ -169,20 +132,15 @@ class TestTable(unittest.TestCase):
     """What a load prints."""
 
     def test_table(self) -> None:
-        """Metrics with their units, zeros left out, every note once below."""
+        """Metrics with their units, zeros left out, every note once below; a goodput of 0 is an answer."""
         slow = [request(n, n, max_read_lag_ns=30 * MS) for n in range(3)]
-        text = as_table(rows_of(record(slow, session(concurrency=9)), max_client_lag_ms=10))
-        lines = text.splitlines()
-        self.assertEqual(lines[0].split()[:3], ["metric", "unit", "n"])
-        named = [line.split()[0] for line in lines]
+        rows = rows_of(record(slow, session(concurrency=9)), max_client_lag_ms=10, slo={"ttft_ms": 1e-6})
+        text = as_table(rows)
+        named = {line.split()[0]: line.split() for line in text.splitlines()}
+        self.assertEqual(named["metric"][:3], ["metric", "unit", "n"])
         self.assertIn("ttft", named)
         self.assertNotIn("http_error", named)
+        self.assertEqual(named["goodput_per_s"][3], "0")
         self.assertEqual(text.count("too short for a steady window"), 1)
-        self.assertIn("flag: client-limited", lines)
+        self.assertIn("flag: client-limited", text.splitlines())
         self.assertNotIn(SEPARATOR, text)
-
-    def test_a_goodput_of_none(self) -> None:
-        """Who declared an SLO that no request met is told so: that zero is an answer."""
-        text = as_table(rows_of(record([request(0)]), slo={"ttft_ms": 1e-6}))
-        (line,) = [line for line in text.splitlines() if line.startswith("goodput_per_s")]
-        self.assertEqual(line.split()[3], "0")
