@@ -50,6 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
     _add_log(verify)
     add("explain", help="where a figure, summary or record comes from").add_argument("file", type=Path)
     add("records", help="what is recorded, and what was superseded")
+    add("doctor", help="whether this machine is fit to measure, with advice")
     compare = add("compare", help="two records of one experiment beside each other")
     compare.add_argument("one", help="a record's folder, or COMMIT:results/EXPERIMENT")
     compare.add_argument("other")
@@ -110,6 +111,10 @@ def _run(args: argparse.Namespace) -> terminal.Said:
             from inference_lab.commands.explain import explain
 
             return explain(args.file)
+        case "doctor":
+            from inference_lab.commands.doctor import doctor
+
+            return doctor()
         case "records":
             from inference_lab.commands.status import records
 
