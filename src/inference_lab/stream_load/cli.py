@@ -15,9 +15,9 @@ from inference_lab.errors import InputError, LabError
 from inference_lab.stream_load.client.endpoint import KEY_HEADER, named_secret
 from inference_lab.stream_load.client.stream import Timeouts
 from inference_lab.stream_load.options import LoadOptions
-from inference_lab.stream_load.requests import RequestRecord
+from inference_lab.stream_load.requests import JSON, RequestRecord
 from inference_lab.stream_load.schedule import Schedule
-from inference_lab.stream_load.session import Info, LoadResult, Watch, load
+from inference_lab.stream_load.session import LoadResult, Watch, load
 from inference_lab.stream_load.workload import ENDPOINTS, Length, Workload
 
 _WIDTH = 200  # of a reason on the terminal; the record has the whole text
@@ -164,7 +164,7 @@ def outcome(result: LoadResult) -> str:
     return "\n".join(lines)
 
 
-def reasons(requests: Sequence[RequestRecord], sessions: Sequence[Info]) -> list[str]:
+def reasons(requests: Sequence[RequestRecord], sessions: Sequence[JSON]) -> list[str]:
     """Return lines: why requests failed, what was noted, and which requests belong to a killed session."""
     failed = Counter(f"{one.status}: {one.error or 'no message'}" for one in requests if one.status != "ok")
     noted = Counter(note for one in requests for note in one.notes)

@@ -6,16 +6,14 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from inference_lab.errors import InputError
 from inference_lab.stream_load.client.endpoint import KEY_HEADER, Endpoint
 from inference_lab.stream_load.client.stream import Timeouts
 from inference_lab.stream_load.connection import tls_context
+from inference_lab.stream_load.requests import JSON
 from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.workload import Workload
-
-Conditions = dict[str, Any]  # the options as JSON values
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +77,11 @@ class LoadOptions:
             self.base_url, headers=self.headers, unix_socket=self.unix_socket, key_header=self.api_key_header
         )
 
-    def conditions(self) -> Conditions:
+    def conditions(self) -> JSON:
         """Return everything that decides what is sent when, as JSON values."""
         return json.loads(json.dumps(asdict(self), default=str))
 
-    def refuse_other_conditions(self, before: Conditions) -> None:
+    def refuse_other_conditions(self, before: JSON) -> None:
         """Raise InputError unless these are the conditions `before` of a load that is to be resumed."""
         # An option that an older load did not know was not used there.
         before = {"api_key_header": KEY_HEADER, "headers": {}, "insecure": False} | before

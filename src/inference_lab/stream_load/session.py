@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
 
 from inference_lab.errors import InputError, RecordError
 from inference_lab.stream_load.client.client import Client
@@ -28,12 +27,11 @@ from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
 from inference_lab.stream_load.driver import Driver
 from inference_lab.stream_load.event_loop import LOOP_NAME, run_in_event_loop
 from inference_lab.stream_load.options import LoadOptions
-from inference_lab.stream_load.requests import RequestFile
+from inference_lab.stream_load.requests import JSON, RequestFile
 
 INFO = "load.json"
 _SPARE = 8  # connections kept ready in an open loop, where the next free one cannot be foreseen
 _WATCH_EVERY_S = 0.5  # showing a load takes about 1 ms, in which user stamps are late
-Info = dict[str, Any]  # what INFO holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class LoadResult:
     """Path and conditions of a record, how many of its attempts ended how, and the exit code for a shell."""
 
     requests_path: Path
-    info: Info
+    info: JSON
     counts: Mapping[str, int]
     exit_code: int
 
@@ -65,7 +63,7 @@ class _Session:
 
     options: LoadOptions
     file: RequestFile
-    info: Info
+    info: JSON
     counts: Counter[str] = field(default_factory=Counter[str])
     tokens: int = 0
     failure: RecordError | None = None
@@ -75,7 +73,7 @@ class _Session:
         """Drive the load until every request has ended or a second interrupt stops it."""
         options, target = self.options, self.options.endpoint
         self.counts.update(record.status for record in self.file.earlier)
-        session: Info = {
+        session: JSON = {
             "name": options.name,
             "schedule": options.schedule.process,
             "concurrency": options.concurrency,
@@ -211,7 +209,7 @@ def load(
     if resume and options.schedule.is_closed and options.schedule.requests is None:
         raise InputError("a closed loop over a duration has no request left over; start a new run")
     sessions = _earlier_sessions(options, folder) if resume else []
-    info: Info = {"conditions": options.conditions(), "sessions": sessions}
+    info: JSON = {"conditions": options.conditions(), "sessions": sessions}
     session = _Session(options, file := RequestFile(folder, resume=resume), info)
     try:
         run_in_event_loop(lambda: session.run(watch))
@@ -233,7 +231,7 @@ def exit_code(counts: Mapping[str, int], max_failure_share: float, *, interrupte
     return int(ok == 0 or finished - ok > max_failure_share * finished)
 
 
-def _earlier_sessions(options: LoadOptions, folder: Path) -> list[Info]:
+def _earlier_sessions(options: LoadOptions, folder: Path) -> list[JSON]:
     """Return the sessions of a load that is to be resumed under the same conditions."""
     path = folder / INFO
     try:

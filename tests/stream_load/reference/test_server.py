@@ -9,6 +9,7 @@ import re
 import socket
 import tempfile
 import unittest
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,138 +18,167 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from inference_lab.stream_load.client.client import Client
 from inference_lab.stream_load.client.stream import Capture
+from inference_lab.stream_load.reference import request_reader
 from inference_lab.stream_load.reference import server as reference_server
 from inference_lab.stream_load.reference.scheduler import EngineSettings
 from inference_lab.stream_load.reference.server import ReferenceServer
 from tests.stream_load.support import QUICK, ask, body, record_of, serving
 
 
-async def get(client: Client, url: str, page: str, keep_body_bytes: int = 4096) -> Capture:
+async def get(client: Client, page: str) -> Capture:
     """The answer to a GET."""
-    host = url.split("/")[2]
-    request = f"GET {page} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-    return await client.send(request, keep_body_bytes=keep_body_bytes)
+    request = f"GET {page} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    return await client.send(request, keep_body_bytes=1 << 16)
+
+
+def run(test: Coroutine[Any, Any, object]) -> None:
+    """Run what a test does, for at most 20 s."""
+    asyncio.run(asyncio.wait_for(test, 20))
+
+
+async def events(client: Client, count: int) -> None:
+    """Wait until the streams that run have brought so many events."""
+    while client.live_events < count:  # noqa: ASYNC110  (the client has no event for it)
+        await asyncio.sleep(0.001)
 
 
 class TestReferenceServer(unittest.TestCase):
     """What it answers and what it writes down."""
 
+    def setUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
+        self.truth = Path(self.enterContext(tempfile.TemporaryDirectory())) / "truth.jsonl"
+
+    def lines(self, kind: str) -> list[dict[str, Any]]:
+        """The lines of the truth of this kind."""
+        lines = map(json.loads, self.truth.read_text().splitlines())
+        return [line for line in lines if line["kind"] == kind]
+
     def test_pages(self) -> None:
         """Health, version and models answer; another page is a 404."""
 
-        async def run() -> None:
-            async with serving(model="tiny") as (server, client):
-                models = await get(client, server.base_url, "/v1/models")
+        async def test() -> None:
+            async with serving(model="tiny") as (_, client):
+                models = await get(client, "/v1/models")
                 self.assertEqual(json.loads(models.body_start)["data"][0]["id"], "tiny")
                 for page, status in (("/health", 200), ("/version", 200), ("/v2/models", 404)):
-                    self.assertEqual((await get(client, server.base_url, page)).http_status, status)
+                    self.assertEqual((await get(client, page)).http_status, status)
 
-        asyncio.run(run())
+        run(test())
 
     def test_metrics(self) -> None:
         """Prometheus text under vLLM's names counts what was served and shows what runs."""
+        found: dict[str, float] = {}
 
-        async def run() -> dict[str, float]:
-            async with serving() as (server, client):
+        async def test() -> None:
+            async with serving() as (_, client):
                 await ask(client)
                 running = asyncio.create_task(ask(client, max_tokens=100_000))
-                while client.live_events < 1:  # noqa: ASYNC110  (the client has no event for it)
-                    await asyncio.sleep(0.001)
-                page = await get(client, server.base_url, "/metrics", keep_body_bytes=1 << 16)
+                await events(client, 1)
+                page = await get(client, "/metrics")
                 running.cancel()
                 await running
-                families = text_string_to_metric_families(page.body_start.decode())
-                return {sample.name: sample.value for family in families for sample in family.samples}
+                for family in text_string_to_metric_families(page.body_start.decode()):
+                    found.update({one.name.removeprefix("vllm:"): one.value for one in family.samples})
 
-        found = {name.removeprefix("vllm:"): value for name, value in asyncio.run(run()).items()}
-        self.assertEqual(found["num_requests_running"], 1)
-        self.assertEqual(found["num_requests_waiting"], 0)
-        self.assertEqual(found["request_success_total"], 1)
-        self.assertEqual(found["prompt_tokens_total"], 8)
+        run(test())
+        parts = ("request_queue_time", "request_prefill_time", "request_decode_time")
+        expected = {"num_requests_running": 1, "num_requests_waiting": 0, "request_success_total": 1}
+        expected |= {"prompt_tokens_total": 8, "time_to_first_token_seconds_count": 1}
+        unused = ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits")
+        expected |= {f"{name}_total": 0 for name in unused} | {f"{name}_seconds_count": 1 for name in parts}
+        self.assertEqual({name: found[name] for name in expected}, expected)
         self.assertGreaterEqual(found["generation_tokens_total"], 7)
-        for name in ("num_preemptions", "prefix_cache_queries", "prefix_cache_hits"):
-            self.assertEqual(found[f"{name}_total"], 0)
-        for name in ("queue_time", "prefill_time", "decode_time"):
-            self.assertEqual(found[f"request_{name}_seconds_count"], 1)
-        self.assertEqual(found["time_to_first_token_seconds_count"], 1)
         # of the first request 5, and one less than each other token of the second
         self.assertEqual(found["inter_token_latency_seconds_count"], found["generation_tokens_total"] - 2)
         self.assertGreaterEqual(found["inter_token_latency_seconds_sum"], 0.0045)
-        queue_prefill_decode = ("queue_time", "prefill_time", "decode_time")
-        parts = sum(found[f"request_{name}_seconds_sum"] for name in queue_prefill_decode)
-        self.assertAlmostEqual(found["e2e_request_latency_seconds_sum"], parts, delta=0.001)
+        whole_s = sum(found[f"{name}_seconds_sum"] for name in parts)
+        self.assertAlmostEqual(found["e2e_request_latency_seconds_sum"], whole_s, delta=0.001)
 
     def test_refusals(self) -> None:
         """What cannot be served is refused with the status and message a client can record."""
-        wrong: tuple[tuple[str, dict[str, Any], str], ...] = (
-            ("", {"model": "other"}, "HTTP 404: The model `other` does not exist."),
-            ("", {"model": None}, "HTTP 404: The model `None` does not exist."),
-            ("", {"stream": False}, "HTTP 400: stream is False"),
-            ("", {"max_tokens": "many"}, "HTTP 400: max_tokens is many: "),
-            ("", {"max_tokens": True}, "HTTP 400: max_tokens is True"),
-            ("", {"max_tokens": 0}, "HTTP 400: max_tokens is 0"),
-            ("", {"max_completion_tokens": [1]}, "HTTP 400: max_completion_tokens is [1]: "),
-            ("", {"max_tokens": 10**9}, "HTTP 400: 4 tokens of prompt and 1000000000 of answer are asked"),
-            ("", {"n": 2}, "HTTP 400: n is 2: "),
-            ("", {"stream_options": [1]}, "HTTP 400: stream_options is [1]: "),
-            ("", {"prompt": None}, "HTTP 400: prompt is null"),
-            ("", {"prompt": ["one", "two"]}, "HTTP 400: prompt is ['one', 'two']: "),
-            ("chat", {"messages": "hi"}, "HTTP 400: messages is hi: "),
-            ("chat", {"messages": []}, "HTTP 400: messages is []: "),
-            ("chat", {"messages": ["hi"]}, "HTTP 400: messages is hi: "),
-            ("chat", {"messages": [{"content": 5}]}, "HTTP 400: messages is 5: "),
-            ("chat", {"messages": [{"content": ["x"]}]}, "HTTP 400: messages is ['x']: "),
+        wrong: tuple[tuple[str, Any, str], ...] = (
+            ("model", "other", "HTTP 404: The model `other` does not exist."),
+            ("model", None, "HTTP 404: The model `None` does not exist."),
+            ("stream", False, "HTTP 400: stream is False"),
+            ("max_tokens", "many", "HTTP 400: max_tokens is many: "),
+            ("max_tokens", True, "HTTP 400: max_tokens is True"),
+            ("max_tokens", 0, "HTTP 400: max_tokens is 0"),
+            ("max_completion_tokens", [1], "HTTP 400: max_completion_tokens is [1]: "),
+            ("max_tokens", 10**9, "HTTP 400: 4 tokens of prompt and 1000000000 of answer are asked"),
+            ("n", 2, "HTTP 400: n is 2: "),
+            ("stream_options", [1], "HTTP 400: stream_options is [1]: "),
+            ("prompt", None, "HTTP 400: prompt is null"),
+            ("prompt", ["one", "two"], "HTTP 400: prompt is ['one', 'two']: "),
+            ("messages", None, "HTTP 400: messages is null"),
+            ("messages", "hi", "HTTP 400: messages is hi: "),
+            ("messages", [], "HTTP 400: messages is []: "),
+            ("messages", ["hi"], "HTTP 400: messages is hi: "),
+            ("messages", [{"content": 5}], "HTTP 400: messages is 5: "),
+            ("messages", [{"content": ["x"]}], "HTTP 400: messages is ['x']: "),
         )
 
-        async def run() -> None:
+        async def test() -> None:
             async with serving() as (_, client):
-                for endpoint, extra, says in wrong:
+                for name, value, says in wrong:
                     with self.subTest(says):
-                        path = "/chat/completions" if endpoint else "/completions"
-                        record = record_of(await ask(client, path, **extra))
+                        path = "/chat/completions" if name == "messages" else "/completions"
+                        record = record_of(await ask(client, path, **{name: value}))
                         self.assertEqual(record.status, "http_error")
                         self.assertIn(says, record.error or "")
 
-        asyncio.run(run())
+        run(test())
 
     def test_truth_of_what_went_wrong(self) -> None:
         """A request whose client left and one cut by the end each have their line."""
-        with tempfile.TemporaryDirectory() as folder:
-            truth = Path(folder) / "truth.jsonl"
 
-            async def run() -> None:
-                async with serving(truth=truth) as (_, client):
-                    for name in ("left", "cut"):
-                        task = asyncio.create_task(ask(client, request_id=name, max_tokens=100_000))
-                        while client.live_events < 2:  # noqa: ASYNC110
-                            await asyncio.sleep(0.001)
-                        if name == "left":
-                            task.cancel()
-                            await task
-                    # the client leaves the second one to the server's end
+        async def test() -> None:
+            async with serving(truth=self.truth) as (_, client):
+                left = asyncio.create_task(ask(client, request_id="left", max_tokens=100_000))
+                await events(client, 2)
+                left.cancel()
+                await left
+                cut = asyncio.create_task(ask(client, request_id="cut", max_tokens=100_000))
+                await events(client, 2)
+                self.assertFalse(cut.done())  # the client leaves it to the server's end
 
-            asyncio.run(run())
-            lines = [json.loads(line) for line in truth.read_text().splitlines()]
-        ends = {line["request_id"]: line["ended"] for line in lines if line["kind"] == "request"}
+        run(test())
+        ends = {line["request_id"]: line["ended"] for line in self.lines("request")}
         self.assertEqual(ends["left"], "client gone")
         self.assertIn(ends["cut"], ("server stopped", "client gone"))
-        batches = [line["batch"] for line in lines if line["kind"] == "step"]
-        self.assertEqual(set(batches), {1})
+        self.assertEqual({line["batch"] for line in self.lines("step")}, {1})
 
     def test_steps_hold_several_requests(self) -> None:
         """Requests that come while a step runs share the next one."""
-        with tempfile.TemporaryDirectory() as folder:
-            truth = Path(folder) / "truth.jsonl"
 
-            async def run() -> None:
-                async with serving(truth=truth) as (_, client):
-                    asked = (ask(client, request_id=f"r{i}", max_tokens=20) for i in range(3))
-                    statuses = [record_of(capture).status for capture in await asyncio.gather(*asked)]
-                    self.assertEqual(statuses, ["ok"] * 3)
+        async def test() -> None:
+            async with serving(truth=self.truth) as (_, client):
+                asked = (ask(client, request_id=f"r{i}", max_tokens=20) for i in range(3))
+                statuses = [record_of(capture).status for capture in await asyncio.gather(*asked)]
+                self.assertEqual(statuses, ["ok"] * 3)
 
-            asyncio.run(run())
-            lines = [json.loads(line) for line in truth.read_text().splitlines()]
-        self.assertEqual(max(line["batch"] for line in lines if line["kind"] == "step"), 3)
+        run(test())
+        self.assertEqual(max(line["batch"] for line in self.lines("step")), 3)
+
+    def test_a_client_that_does_not_read(self) -> None:
+        """Its stream is ended, and only tokens whose bytes were taken by the kernel have a time."""
+        model = "m" * 20_000  # in every chunk: the kernel's buffers are soon full
+
+        async def test() -> None:
+            quick = EngineSettings(ttft_ms=0.01, itl_ms=0.01)
+            async with ReferenceServer(quick, model=model, truth=self.truth) as server:
+                port = int(server.base_url.split(":")[2].split("/")[0])
+                _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+                writer.write(post(body(model=model, max_tokens=900_000)))
+                for is_there in (False, True):
+                    while bool(server.peers) is is_there:  # noqa: ASYNC110  (the server has no event for it)
+                        await asyncio.sleep(0.01)
+                writer.close()
+
+        run(test())
+        (request,) = self.lines("request")
+        self.assertEqual(request["ended"], "client does not read")
+        self.assertTrue(0 < len(request["token_ns"]) < len(self.lines("step")))
 
 
 async def talk(url: str, *parts: bytes, until: bytes = b"") -> bytes:
@@ -188,17 +218,18 @@ class TestPeers(unittest.TestCase):
 
     def test_what_is_no_request(self) -> None:
         """Deep JSON, no HTTP, another HTTP, endless heads and bodies: refused in words, connection ended."""
-        long = b"x" * (1 << 16)
+        long, many = b"x" * (1 << 16), "may hold 262144 bytes"
+        self.enterContext(mock.patch.object(request_reader, "MAX_BYTES", 1 << 18))
         for parts, status, words in (
             ([post(b"[" * 100_000, "Connection: close")], 400, "Invalid JSON"),
             ([post(b"[1]", "Connection: close")], 400, "the body is [1]: "),
             ([post(b"\xff", "Connection: close")], 400, "Invalid JSON"),
             ([b"hello\r\n\r\n"], 400, "this is no request of HTTP/1.1"),
             ([b"GET /health HTTP/1.0\r\n\r\n"], 505, "only HTTP/1.1"),
-            ([b"GET / HTTP/1.1\r\nA: ", *[long] * 200], 413, "may hold 8388608 bytes"),
-            ([b"GET /", *[long] * 200], 413, "may hold 8388608 bytes"),
-            ([post(b"")[:-5] + b"999999999\r\n\r\n", *[long] * 200], 413, "may hold 8388608 bytes"),
-            ([post(b"")[:-5] + b"1" + b"0" * 14 + b"\r\n\r\n"], 413, "may hold 8388608 bytes"),
+            ([b"GET / HTTP/1.1\r\nA: ", *[long] * 9], 413, many),
+            ([b"GET /", *[long] * 9], 413, many),
+            ([post(b"")[:-5] + b"999999999\r\n\r\n", *[long] * 9], 413, many),
+            ([post(b"")[:-5] + b"1" + b"0" * 14 + b"\r\n\r\n"], 413, many),
             ([b"GET /v1/models HTTP/1.1\r\n\r\n" * 9000], 400, "more than 100 requests wait"),
             ([post(b"{}", "X-Request-Id: " + "n" * 300, "Connection: close")], 400, "256 characters"),
             ([b"HEAD /health HTTP/1.1\r\n\r\n"], 404, ""),
@@ -232,29 +263,6 @@ class TestPeers(unittest.TestCase):
         said = self.talk(*(whole[start : start + 1] for start in range(len(whole))))
         self.assertEqual(said, self.talk(whole))
         self.assertIn('"id":"cmpl-1"', said)
-
-    def test_a_client_that_does_not_read(self) -> None:
-        """Its stream is ended, and only tokens whose bytes were taken by the kernel have a time."""
-
-        async def run(truth: Path) -> None:
-            quick = EngineSettings(ttft_ms=0.01, itl_ms=0.01)
-            async with ReferenceServer(quick, truth=truth) as server:
-                port = int(server.base_url.split(":")[2].split("/")[0])
-                _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
-                writer.write(post(body(max_tokens=900_000)))
-                for is_there in (False, True):
-                    while bool(server.peers) is is_there:  # noqa: ASYNC110  (the server has no event for it)
-                        await asyncio.sleep(0.01)
-                writer.close()
-
-        with tempfile.TemporaryDirectory() as folder:
-            truth = Path(folder) / "truth.jsonl"
-            asyncio.run(asyncio.wait_for(run(truth), 20))
-            lines = [json.loads(line) for line in truth.read_text().splitlines()]
-        (request,) = (line for line in lines if line["kind"] == "request")
-        emitted = sum(line["kind"] == "step" for line in lines)
-        self.assertEqual(request["ended"], "client does not read")
-        self.assertTrue(0 < len(request["token_ns"]) < emitted)
 
     def test_out_of_descriptors(self) -> None:
         """It says so once, accepts nothing for a while, and then those that waited."""
