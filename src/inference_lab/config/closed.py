@@ -1,8 +1,7 @@
 """Closed models: what a person wrote is checked once, against types, and refused in one line.
 
 A field of a `Closed` model is a key of a YAML file: its type says what may be written, its description what
-it means. Names of types: `Count` is a whole number from 1, `Natural` from 0, `Number` any finite number;
-`2.0` is no whole number, `true` is none either, and text is neither.
+it means. `2.0` is no whole number, `true` is none either, and text is neither.
 """
 
 import difflib
@@ -40,21 +39,18 @@ def _once(values: list[T]) -> list[T]:
 
 def matching(pattern: str) -> AfterValidator:
     """A text of this form, whole."""
-
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise fault(f"is {text!r}, must be of the form {pattern}")
-        return text
-
-    return AfterValidator(check)
+    return _text(lambda text: re.fullmatch(pattern, text), lambda _: f"must be of the form {pattern}")
 
 
 def one_of(*known: str) -> AfterValidator:
     """A text that is one of these."""
+    return _text(lambda text: text in known, lambda text: _choice(text, known))
 
+
+def _text(allowed: Callable[[str], object], rule: Callable[[str], str]) -> AfterValidator:
     def check(text: str) -> str:
-        if text not in known:
-            raise fault(not_one_of(text, known))
+        if not allowed(text):
+            raise fault(f"is {text!r}, {rule(text)}")
         return text
 
     return AfterValidator(check)
@@ -67,10 +63,9 @@ NotNegative = Annotated[float, PlainValidator(number), Ge(0)]
 Positive = Annotated[float, PlainValidator(number), Gt(0)]
 OptionalPositive = Annotated[float | None, PlainValidator(number), Gt(0)]  # left out, not null
 Words = Annotated[str, Len(1)]
-Name = matching("[a-z][a-z0-9_]*")
-Once = AfterValidator(_once)  # no value twice
+Name = Annotated[str, matching("[a-z][a-z0-9_]*")]
 Some = Len(1)  # at least one entry
-Several = Annotated[list[T], Some, Once]
+Several = Annotated[list[T], Some, AfterValidator(_once)]  # no value twice
 
 
 class Closed(BaseModel, frozen=True):
@@ -81,21 +76,18 @@ class Closed(BaseModel, frozen=True):
     @model_validator(mode="before")
     @classmethod
     def _keys(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            cls.check_keys(value)
-        return value
-
-    @classmethod
-    def check_keys(cls, value: Mapping[Any, object]) -> None:
         """Refuse a key that is not known, with the nearest that is, or one that is missing."""
         known = {field.alias or name: field for name, field in cls.model_fields.items()}
-        for key in value:
-            if key not in known:
-                raise fault(f"unknown key {key!r}{_nearest(str(key), known)}; allowed are {', '.join(known)}")
-        for key, field in known.items():
-            if field.is_required() and key not in value:
-                needed = ", ".join(key for key, field in known.items() if field.is_required())
-                raise fault(f"key {key!r} is missing; needed are {needed}")
+        needed = [key for key, field in known.items() if field.is_required()]
+        if isinstance(value, Mapping):
+            for key in value:
+                if key not in known:
+                    near = _nearest(str(key), known)
+                    raise fault(f"unknown key {key!r}{near}; allowed are {', '.join(known)}")
+            for key in needed:
+                if key not in value:
+                    raise fault(f"key {key!r} is missing; needed are {', '.join(needed)}")
+        return value
 
     def given(self) -> dict[str, Any]:
         """The keys that were written, with their values, as JSON has them."""
@@ -111,24 +103,10 @@ def checked(read: Callable[[Any], T], value: object, place: str) -> T:
     try:
         return read(value)
     except ValidationError as error:
-        faults = sorted((_place(each["loc"]), _words(each)) for each in error.errors(include_url=False))
-        raise ConfigError(f"{place}: {faults[0][0]}: {faults[0][1]}") from None
+        where, words = min((_place(each["loc"]), _words(each)) for each in error.errors(include_url=False))
+        raise ConfigError(f"{place}: {where}: {words}") from None
     except RecursionError:
         raise ConfigError(f"{place}: holds itself; write out its aliases") from None
-
-
-_KINDS = {
-    "int_type": "a whole number",
-    "bool_type": "true or false",
-    "string_type": "text",
-    "list_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-}
-
-
-_QUOTED = "'([^']*)'"
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
@@ -142,41 +120,49 @@ def _is_tag(before: tuple[int | str, ...], key: int | str) -> bool:
     return before[-1:] == ("measure",) or (before[:1] == ("claims",) and len(before) == 2 and key != "kind")
 
 
+_RULES = {
+    "fault": "{words}",
+    "greater_than_equal": "is {value!r}, must be at least {ge}",
+    "greater_than": "is {value!r}, must be more than {gt}",
+    "union_tag_not_found": "key {discriminator} is missing",
+    "missing": "is missing",
+    "extra_forbidden": "is no key that may be there",
+    "string_pattern_mismatch": "is {value!r}, must be of the form {pattern}",
+}
+_KINDS = {
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping"),
+}
+
+
 def _words(error: ErrorDetails) -> str:
-    value, ctx = error["input"], error.get("ctx", {})
-    match error["type"]:
-        case "fault":
-            return ctx["words"]
-        case "greater_than_equal":
-            return f"is {value!r}, must be at least {ctx['ge']}"
-        case "greater_than":
-            return f"is {value!r}, must be more than {ctx['gt']}"
-        case "literal_error":
-            return not_one_of(value, re.findall(_QUOTED, ctx["expected"]) or [ctx["expected"]])
-        case "union_tag_invalid":
-            return (
-                f"{ctx['discriminator']} {not_one_of(ctx['tag'], re.findall(_QUOTED, ctx['expected_tags']))}"
-            )
-        case "union_tag_not_found":
-            return f"key {ctx['discriminator']} is missing"
-        case "too_short" | "too_long" | "string_too_short" if not value:
+    value, ctx, kind = error["input"], error.get("ctx", {}), error["type"]
+    if rule := _RULES.get(kind):
+        return rule.format(value=value, **ctx)
+    if kind == "literal_error":
+        return f"is {value!r}, {_choice(value, _quoted(ctx['expected']))}"
+    if kind == "union_tag_invalid":
+        return (
+            f"{ctx['discriminator']} is {ctx['tag']!r}, {_choice(ctx['tag'], _quoted(ctx['expected_tags']))}"
+        )
+    if kind in ("too_short", "too_long", "string_too_short"):
+        if not value:
             return "is empty; it needs one entry"
-        case "too_short" | "too_long":
-            bound = f"at least {ctx['min_length']}" if "min_length" in ctx else f"at most {ctx['max_length']}"
-            return f"has {len(value)} entries, must have {bound}"
-        case "missing":
-            return "is missing"
-        case "extra_forbidden":
-            return "is no key that may be there"
-        case "string_pattern_mismatch":
-            return f"is {value!r}, must be of the form {ctx['pattern']}"
-        case kind:
-            return f"is {value!r}, must be {_KINDS.get(kind, error['msg'])}{_if_a_number(value)}"
+        bound = f"at least {ctx['min_length']}" if "min_length" in ctx else f"at most {ctx['max_length']}"
+        return f"has {len(value)} entries, must have {bound}"
+    return f"is {value!r}, must be {_KINDS.get(kind, error['msg'])}{_if_a_number(value)}"
 
 
-def not_one_of(value: object, known: Sequence[str]) -> str:
-    """The words for a value that is none of the known ones, with the nearest of them."""
-    return f"is {value!r}, must be one of {', '.join(known)}{_nearest(str(value), known)}"
+def _quoted(text: str) -> list[str]:
+    """The values that pydantic lists; True, which it does not quote."""
+    return re.findall("'([^']*)'", text) or [text]
+
+
+def _choice(value: object, known: Sequence[str]) -> str:
+    return f"must be one of {', '.join(known)}{_nearest(str(value), known)}"
 
 
 def _nearest(text: str, known: Iterable[str]) -> str:
@@ -187,7 +173,10 @@ def _nearest(text: str, known: Iterable[str]) -> str:
 def _if_a_number(value: object) -> str:
     """How to write a number that YAML or --config took for text, such as 1e3."""
     try:
-        number = float(value) if isinstance(value, str) else None
+        return (
+            f" (it was taken for text: write {float(value)!r} without quotes)"
+            if isinstance(value, str)
+            else ""
+        )
     except ValueError:
         return ""
-    return "" if number is None else f" (it was taken for text: write {number!r} without quotes)"

@@ -1,6 +1,5 @@
 """The whole of config.yaml: an unknown key is found before anything is planned."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,16 +11,16 @@ from inference_lab.config.sections import Measure
 from inference_lab.config.yaml_file import check_size, read_yaml
 from inference_lab.errors import ConfigError
 
+Folder = Annotated[str, matching("[a-z][a-z0-9_-]*")]
+
 
 class Experiment(Closed, frozen=True):
     """One experiment."""
 
     refresh: Literal["auto", "manual"] = Field(
-        description="auto: measured again whenever out of date; manual: only when asked"
+        description="auto: measured when out of date; manual: when asked"
     )
-    target: Annotated[str, Name] = Field(
-        default="", description="Snakemake target that asks for it; left out: a manual one's own name"
-    )
+    target: Name = Field("", description="Snakemake target; left out: a manual one's own name")
     measure: Measure = Field(description="conditions and protocol: a change measures again")
     judge: Judge = Field(description="bounds and looks: a change summarises again")
 
@@ -29,9 +28,7 @@ class Experiment(Closed, frozen=True):
 class Config(Closed, frozen=True):
     """The whole file."""
 
-    experiments: Annotated[dict[Annotated[str, matching("[a-z][a-z0-9_-]*")], Experiment], Some] = Field(
-        description="name of each experiment, and what it is"
-    )
+    experiments: Annotated[dict[Folder, Experiment], Some] = Field(description="each by its name")
 
 
 def load_config(file: Path = Path("config.yaml")) -> Config:
@@ -43,17 +40,12 @@ def check_config(value: Any, file: str = "config.yaml") -> Config:
     """The config, typed. Raises ConfigError with the first fault in one line: key, value, what is allowed."""
     check_size(value, file)
     config = checked(Config.model_validate, value, file)
-    for name in config.experiments:
-        _check_calibration(f"{file}: experiments.{name}.judge.calibration", name, config.experiments)
+    for name in config.experiments:  # the calibration that a record relies on does not rely on it in turn
+        place, seen = f"{file}: experiments.{name}.judge.calibration", [name]
+        while relied_on := config.experiments[seen[-1]].judge.calibration:
+            if relied_on not in config.experiments:
+                raise ConfigError(f"{place}: names {relied_on!r}, which is no experiment; name one")
+            if relied_on in seen:
+                raise ConfigError(f"{place}: leads back to {relied_on!r}; a calibration relies on nothing")
+            seen.append(relied_on)
     return config
-
-
-def _check_calibration(place: str, name: str, experiments: Mapping[str, Experiment]) -> None:
-    """The calibration that a record relies on is another experiment and does not rely on it in turn."""
-    seen = [name]
-    while relied_on := experiments[seen[-1]].judge.calibration:
-        if relied_on not in experiments:
-            raise ConfigError(f"{place}: names {relied_on!r}, which is no experiment; name one")
-        if relied_on in seen:
-            raise ConfigError(f"{place}: leads back to {relied_on!r}; a calibration relies on nothing")
-        seen.append(relied_on)

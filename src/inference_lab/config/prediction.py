@@ -8,30 +8,20 @@ A cell is `{column: value}`; `path` is the path of every cell of the claim that 
 
 import math
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from annotated_types import Len
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
-from inference_lab.config.closed import (
-    Closed,
-    Number,
-    OptionalPositive,
-    Positive,
-    Some,
-    Words,
-    checked,
-    fault,
-    matching,
-    number,
-)
+from inference_lab.config import closed
+from inference_lab.config.closed import Closed, Number, OptionalPositive, Positive, Some, Words, fault
 from inference_lab.config.yaml_file import read_yaml
 
 Scalar = str | int | float | bool
 
 
 def _scalar(value: object) -> object:
-    return value if isinstance(value, str | bool) else number(value)
+    return value if isinstance(value, str | bool) else closed.number(value)
 
 
 def _ascending(bounds: list[float]) -> list[float]:
@@ -42,22 +32,27 @@ def _ascending(bounds: list[float]) -> list[float]:
 
 Cell = Annotated[dict[str, Annotated[Scalar, PlainValidator(_scalar)]], Some]
 Range = Annotated[list[Number], Len(2, 2), AfterValidator(_ascending)]
+Exactly = PlainValidator(lambda value: None if value is None else _scalar(value))
+Id = Annotated[str, closed.matching("[A-Za-z0-9][A-Za-z0-9_.-]*")]
 NO_CELL: dict[str, Scalar] = {}
 
 
 class _Claim(Closed, frozen=True):
-    id: Annotated[str, matching("[A-Za-z0-9][A-Za-z0-9_.-]*")] = Field(description="its own in the file")
+    ways: ClassVar[tuple[tuple[str, ...], ...]] = ()  # of the keys of each, exactly one is written
+    id: Id = Field(description="its own in the file")
     says: Words = Field(description="the claim in words")
     of: Words = Field(description="a column of summary.csv")
-    path: Words = Field(default="", description="the path of every cell that names none")
+    path: Words = Field("", description="the path of every cell that names none")
 
-    def one_of(self, *ways: str) -> None:
-        """Refuse a claim that has none or several of these keys."""
-        has = [key for key in ways if key in self.model_fields_set]
-        if not has:
-            raise fault(f"key {' or '.join(map(repr, ways))} is missing")
-        if len(has) > 1:
-            raise fault(f"has both {' and '.join(map(repr, has))}; keep one of them")
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        for ways in self.ways:
+            has = [key for key in ways if key in self.model_fields_set]
+            if not has:
+                raise fault(f"key {' or '.join(map(repr, ways))} is missing")
+            if len(has) > 1:
+                raise fault(f"has both {' and '.join(map(repr, has))}; keep one of them")
+        return self
 
 
 class Ratio(_Claim, frozen=True):
@@ -72,33 +67,22 @@ class Ratio(_Claim, frozen=True):
 class LessThan(_Claim, frozen=True):
     """of(at) < of(over), by the claim rule; or of(at) < value."""
 
+    ways = (("value", "over"),)
     kind: Literal["less_than"]
     at: Cell = Field(description="the smaller cell")
-    over: Cell = Field(default=NO_CELL, description="the larger cell")
-    value: Number = Field(default=math.nan, description="a number it is compared with")
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        self.one_of("value", "over")
-        return self
+    over: Cell = Field(NO_CELL, description="the larger cell")
+    value: Number = Field(math.nan, description="a number it is compared with")
 
 
 class Equal(_Claim, frozen=True):
     """of(at) is `value` exactly; or of(at) / of(over) lies within 1 ± tolerance."""
 
+    ways = (("value", "over"), ("value", "tolerance"))
     kind: Literal["equal"]
     at: Cell = Field(description="the cell")
-    over: Cell = Field(default=NO_CELL, description="the cell it is divided by")
-    tolerance: Positive = Field(default=0, description="relative")
-    value: Annotated[
-        Scalar | None, PlainValidator(lambda value: value if value is None else _scalar(value))
-    ] = Field(default=None, description="null: undefined")
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        self.one_of("value", "over")
-        self.one_of("value", "tolerance")
-        return self
+    over: Cell = Field(NO_CELL, description="the cell it is divided by")
+    tolerance: Positive = Field(0, description="relative")
+    value: Annotated[Scalar | None, Exactly] = Field(None, description="null: undefined")
 
 
 class Order(_Claim, frozen=True):
@@ -112,12 +96,10 @@ class Slope(_Claim, frozen=True):
     """The power of the varied axis with which `of` grows lies inside `within`."""
 
     kind: Literal["slope"]
-    at: Cell = Field(default=NO_CELL, description="the cells, without the varied axis")
+    at: Cell = Field(NO_CELL, description="the cells, without the varied axis")
     within: Range = Field(description="from, to")
-    start: OptionalPositive = Field(
-        default=None, alias="from", description="a value of the axis, or the first"
-    )
-    end: OptionalPositive = Field(default=None, alias="to", description="a value of the axis, or the last")
+    start: OptionalPositive = Field(None, alias="from", description="a value of the axis, or the first")
+    end: OptionalPositive = Field(None, alias="to", description="a value of the axis, or the last")
 
     @model_validator(mode="after")
     def _ascends(self) -> Self:
@@ -128,16 +110,12 @@ class Slope(_Claim, frozen=True):
 class Knee(_Claim, frozen=True):
     """The smallest value from which doubling gains less than judge.knee_factor: `within`, or not reached."""
 
+    ways = (("not_reached", "within"),)
     kind: Literal["knee"]
-    of: Words = Field(default="", description="a column of summary.csv that should grow; positions_per_s")
-    at: Cell = Field(default=NO_CELL, description="the cells, without the varied axis")
+    of: Words = Field("", description="a column of summary.csv that should grow; positions_per_s")
+    at: Cell = Field(NO_CELL, description="the cells, without the varied axis")
     within: Range = Field(default=[math.inf, math.inf], description="from, to")
     not_reached: Literal[True] = Field(default=True, description="growth does not end in what was measured")
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Self:
-        self.one_of("not_reached", "within")
-        return self
 
 
 Claim = Annotated[Ratio | LessThan | Equal | Order | Slope | Knee, Field(discriminator="kind")]
@@ -156,9 +134,7 @@ class Prediction(Closed, frozen=True):
 
     question: Words = Field(description="what the experiment asks")
     prediction: Words = Field(description="what is expected and why, in prose")
-    claims: Annotated[list[Claim], Some, AfterValidator(_own_ids)] = Field(
-        description="what a program checks"
-    )
+    claims: Annotated[list[Claim], Some, AfterValidator(_own_ids)] = Field(description="for a program")
 
 
 def load_prediction(path: Path) -> Prediction:
@@ -168,4 +144,4 @@ def load_prediction(path: Path) -> Prediction:
 
 def read_prediction(value: object, place: str) -> Prediction:
     """The prediction in a value. Raises ConfigError in one line."""
-    return checked(Prediction.model_validate, value, place)
+    return closed.checked(Prediction.model_validate, value, place)

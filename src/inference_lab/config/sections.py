@@ -6,16 +6,12 @@
     [section.fixed.having(section.axis, value) for value in section.values]    # conditions of each cell
     section.given()                                                 # JSON again: what was written
 
-Functions take the class they need: `def measure(section: Sweep, ...)`; `judge:` is config.judge's `Judge`.
 A key that may be left out has a default that says so: 0, "", {} or None. In `fixed`, a condition is either
-varied or given; the varied one is None there until `having` sets it.
-
-A new kind of experiment: its class here and its name in `Measure`, experiments/KIND.py, its section in
-config.yaml, its prediction. No receipt names this file: the values of a section are in its receipts.
+varied or given; the varied one is None there until `having` sets it. No receipt names this file: the values
+of a section are in its receipts.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, TypeAdapter, model_validator
 
@@ -32,23 +28,40 @@ from inference_lab.config.closed import (
     one_of,
 )
 
-Counts = Several[Count]
-Numbers = Several[Positive]
 UNUSED: Any = None  # in `vary`, of every other axis
 VARIED: Any = None  # in `fixed`, of the axis
+DecodePath = Annotated[str, one_of("no_cache", "no_cache_last_query", "dynamic", "preallocated")]
+StampPath = Literal["kernel", "user", "open_loop"]
+BesideBusy = Annotated[str, matching("(no_cache|no_cache_last_query|dynamic|preallocated)(_beside_busy)?")]
 
 
 class Vary(Closed, frozen=True):
-    """Exactly one axis and its values."""
+    """Exactly one axis and its values; which axes a kind of experiment has is in its `axes`."""
 
-    @classmethod
-    def check_keys(cls, value: Mapping[Any, object]) -> None:
-        """Refuse no axis and a second one."""
-        super().check_keys(value)
-        if not value:
-            raise fault(f"is empty; name one of {', '.join(cls.model_fields)}")
-        if len(value) > 1:
-            raise fault(f"varies {', '.join(value)}: one unknown at a time; make two experiments of it")
+    batch_size: Several[Count] = UNUSED
+    sequence_length: Several[Count] = UNUSED
+    num_kv_heads: Several[Count] = UNUSED
+    blas_threads: Several[Count] = UNUSED
+    observation: Several[str] = UNUSED
+    dtype: Several[Literal["float32", "float16", "bfloat16", "int8"]] = UNUSED
+    setup: Several[Literal["gate_4_batch_2", "gate_2_batch_4", "two_gates_4_batch_8"]] = UNUSED
+    streams: Several[Count] = UNUSED
+    concurrency: Several[Count] = UNUSED
+    input_tokens: Several[Count] = UNUSED
+    output_tokens: Several[Count] = UNUSED
+    rate_per_s: Several[Positive] = UNUSED
+    prefix_groups: Several[Count] = UNUSED
+    max_num_seqs: Several[Count] = UNUSED
+    max_num_batched_tokens: Several[Count] = UNUSED
+    kv_cache_gib: Several[Positive] = UNUSED
+
+    @model_validator(mode="after")
+    def _one_axis(self) -> "Vary":
+        if len(self.model_fields_set) != 1:
+            raise fault(
+                f"varies {' and '.join(self.given()) or 'nothing'}, must vary one axis: one unknown at a time"
+            )
+        return self
 
 
 class Fixed(Closed, frozen=True):
@@ -58,6 +71,7 @@ class Fixed(Closed, frozen=True):
 class Section(Closed, frozen=True):
     """What each kind of experiment has: a module that measures it, one varied axis, all else fixed."""
 
+    axes: ClassVar[tuple[str, ...]]
     by: str = Field(description="module in src/inference_lab/experiments that measures it")
     vary: Vary = Field(description="the one axis and its values")
     fixed: Fixed = Field(description="every other condition")
@@ -74,6 +88,8 @@ class Section(Closed, frozen=True):
 
     @model_validator(mode="after")
     def _varied_or_fixed(self) -> "Section":
+        if self.axis not in self.axes:
+            raise fault(f"vary: {self.axis} is no axis of {self.by}; name one of {', '.join(self.axes)}")
         if self.axis in self.fixed.model_fields_set | self.model_fields_set:
             raise fault(f"{self.axis} is both varied and fixed; take it out of one")
         for name, value in self.fixed:
@@ -86,16 +102,14 @@ class Quiet(Section, frozen=True):
     """A measurement that waits for a quiet machine."""
 
     quiet_cores: Positive = Field(description="quiet: others use fewer cores than this")
-    quiet_wait_s: NotNegative = Field(
-        description="seconds to wait for that; then it measures anyway, flagged"
-    )
+    quiet_wait_s: NotNegative = Field(description="s to wait for that; then it measures anyway, flagged")
 
 
 class OneHead(Fixed, frozen=True):
     """Inputs of single-head attention."""
 
-    batch_size: Count = Field(default=VARIED, description="B, sequences")
-    sequence_length: Count = Field(default=VARIED, description="T, tokens")
+    batch_size: Count = Field(VARIED, description="B, sequences")
+    sequence_length: Count = Field(VARIED, description="T, tokens")
     d_model: Count = Field(description="C, width of the model")
     dtype: Literal["float32", "float64"] = Field(description="of inputs and weights")
     seed: Natural = Field(description="of inputs, weights and order")
@@ -105,8 +119,8 @@ class Heads(OneHead, frozen=True):
     """Inputs of multi-head attention."""
 
     num_heads: Count = Field(description="H, query heads")
-    num_kv_heads: Count = Field(default=VARIED, description="G, key/value heads")
-    decode_steps: Count = Field(default=0, description="tokens that one timed call decodes; 0: none")
+    num_kv_heads: Count = Field(VARIED, description="G, key/value heads")
+    decode_steps: Count = Field(0, description="tokens that one timed call decodes; 0: none")
 
 
 class Timed(Quiet, frozen=True):
@@ -128,46 +142,28 @@ class Timed(Quiet, frozen=True):
         return self
 
 
-class BatchOrLength(Vary, frozen=True):
-    """Axes of single-head attention."""
-
-    batch_size: Counts = UNUSED
-    sequence_length: Counts = UNUSED
-
-
-DecodePath = Annotated[str, one_of("no_cache", "no_cache_last_query", "dynamic", "preallocated")]
-
-
 class DecodePaths(Timed, frozen=True):
     """Single-head decode paths."""
 
+    axes = ("batch_size", "sequence_length")
     by: Literal["decode_paths"]
-    vary: BatchOrLength
     paths: Several[DecodePath]
 
 
 class Threads(Timed, frozen=True):
     """The same paths under several numbers of BLAS threads, beside an idle and a busy core."""
 
-    class _Vary(Vary, frozen=True):
-        blas_threads: Counts = UNUSED
-
+    axes = ("blas_threads",)
     by: Literal["threads"]
-    vary: _Vary
-    paths: Several[
-        Annotated[str, matching("(no_cache|no_cache_last_query|dynamic|preallocated)(_beside_busy)?")]
-    ]
+    paths: Several[BesideBusy]
     blas_threads: Count = VARIED
 
 
 class SelfCheck(Timed, frozen=True):
     """The baseline against itself (null_*) and against itself plus a known share of work (plus_*)."""
 
-    class _Vary(Vary, frozen=True):
-        sequence_length: Counts = UNUSED
-
+    axes = ("sequence_length",)
     by: Literal["selfcheck"]
-    vary: _Vary
     paths: Several[Annotated[str, matching("preallocated|(null|plus)_[1-9][0-9]*")]]
     baseline: Literal["preallocated"]
     replica: Literal[True]
@@ -177,26 +173,25 @@ class SelfCheck(Timed, frozen=True):
 class MultiHead(Timed, frozen=True):
     """Decode steps and prefills of multi-head attention."""
 
-    class _Vary(Vary, frozen=True):
-        sequence_length: Counts = UNUSED
-        num_kv_heads: Counts = UNUSED
-
+    axes = ("sequence_length", "num_kv_heads")
     by: Literal["multi_head"]
-    vary: _Vary
     fixed: Heads
     paths: Several[Annotated[str, one_of("preallocated", "dynamic", "repeated", "prefill", "stepwise")]]
 
 
+class PeerHeads(Heads, frozen=True):
+    """Inputs of either: without num_heads a full decode of one head."""
+
+    num_heads: Count = 0
+    num_kv_heads: Count = 0
+
+
 class KernelsPeers(Timed, frozen=True):
-    """Our kernels beside PyTorch's; without num_heads a full decode of one head."""
+    """Our kernels beside PyTorch's."""
 
-    class _Fixed(Heads, frozen=True):
-        num_heads: Count = 0
-        num_kv_heads: Count = 0
-
+    axes = ("batch_size", "sequence_length")
     by: Literal["kernels_peers"]
-    vary: BatchOrLength
-    fixed: _Fixed
+    fixed: PeerHeads
     environment: str = Field(description="file of pins that PyTorch comes from; a change makes it stale")
     paths: Several[Annotated[str, one_of("numpy", "torch", "read", "gemm", "calls")]]
 
@@ -204,27 +199,24 @@ class KernelsPeers(Timed, frozen=True):
 class Observations(Section, frozen=True):
     """What NumPy operations share and copy; nothing is timed."""
 
-    class _Vary(Vary, frozen=True):
-        observation: Several[str] = UNUSED
-
+    axes = ("observation",)
     by: Literal["observations"]
-    vary: _Vary
     fixed: Fixed = Fixed()
+
+
+class CacheBlocks(Fixed, frozen=True):
+    """Whose cache is counted."""
+
+    block_size: Count = Field(description="tokens per block of a paged server")
+    sequence_length: Count = Field(description="T, tokens")
 
 
 class Capacity(Section, frozen=True):
     """How many tokens of published models' caches fit into one GiB; nothing is timed."""
 
-    class _Vary(Vary, frozen=True):
-        dtype: Several[Literal["float32", "float16", "bfloat16", "int8"]] = UNUSED
-
-    class _Fixed(Fixed, frozen=True):
-        block_size: Count = Field(description="tokens per block of a paged server")
-        sequence_length: Count = Field(description="T, tokens")
-
+    axes = ("dtype",)
     by: Literal["capacity"]
-    vary: _Vary
-    fixed: _Fixed
+    fixed: CacheBlocks
 
 
 class Served(Fixed, frozen=True):
@@ -246,11 +238,8 @@ class GateLoad(Served, frozen=True):
 class ClientGate(Quiet, frozen=True):
     """Who decides the batch of a step: the client's limit or the server's scheduler?"""
 
-    class _Vary(Vary, frozen=True):
-        setup: Several[Literal["gate_4_batch_2", "gate_2_batch_4", "two_gates_4_batch_8"]] = UNUSED
-
+    axes = ("setup",)
     by: Literal["client_gate"]
-    vary: _Vary
     fixed: GateLoad
 
 
@@ -263,15 +252,10 @@ class StreamLoad(Served, frozen=True):
 class Calibration(Quiet, frozen=True):
     """The load client against a server that writes down its own times."""
 
-    class _Vary(Vary, frozen=True):
-        streams: Counts = UNUSED
-
+    axes = ("streams",)
     by: Literal["calibration"]
-    vary: _Vary
     fixed: StreamLoad
-    paths: Several[Literal["kernel", "user", "open_loop"]] = Field(
-        description="time stamps by the kernel or at the read; Poisson arrivals with the kernel's"
-    )
+    paths: Several[StampPath] = Field(description="stamps by the kernel or at the read; Poisson arrivals")
     rounds: Count = Field(description="rounds of every path and number of streams")
 
 
@@ -279,68 +263,53 @@ class Server(Closed, frozen=True):
     """What serves: its kind and, for vLLM, what it serves and how."""
 
     kind: Literal["reference", "vllm", "external"] = Field(description="ours, vLLM, or one that runs already")
-    base_url: str = Field(default="", description="of a server that runs already")
-    model: dict[str, Any] = Field(default={}, description="shape of a model with random weights, or its path")
-    dtype: str = Field(default="", description="of weights and cache")
-    max_model_len: Count = Field(default=0, description="most tokens per request")
-    block_size: Count = Field(default=0, description="tokens per block of the KV cache")
-    enable_prefix_caching: bool = Field(default=False, description="share blocks of equal prefixes")
-    arguments: list[str] = Field(default=[], description="further arguments of vLLM")
-    ready_s: Positive = Field(default=0, description="seconds that it may take to get ready")
-    ttft_ms: Positive = Field(default=0, description="ms that the reference server takes over a prompt")
-    itl_ms: Positive = Field(default=0, description="ms that it takes over a step of tokens")
+    base_url: str = Field("", description="of a server that runs already")
+    model: dict[str, Any] = Field({}, description="shape of a model with random weights, or its path")
+    dtype: str = Field("", description="of weights and cache")
+    max_model_len: Count = Field(0, description="most tokens per request")
+    block_size: Count = Field(0, description="tokens per block of the KV cache")
+    enable_prefix_caching: bool = Field(False, description="share blocks of equal prefixes")
+    arguments: list[str] = Field([], description="further arguments of vLLM")
+    ready_s: Positive = Field(0, description="seconds that it may take to get ready")
+    ttft_ms: Positive = Field(0, description="ms that the reference server takes over a prompt")
+    itl_ms: Positive = Field(0, description="ms that it takes over a step of tokens")
+
+
+class SweptLoad(Fixed, frozen=True):
+    """What each load asks for, and how its server is set up."""
+
+    requests: Count = Field(description="requests per load")
+    concurrency: Count = Field(VARIED, description="most requests in flight")
+    input_tokens: Count = Field(VARIED, description="length of each prompt")
+    output_tokens: Count = Field(VARIED, description="tokens of each answer")
+    prefix_tokens: Count = Field(0, description="length of the prefix that a group shares")
+    max_num_seqs: Count = Field(VARIED, description="requests per step")
+    max_num_batched_tokens: Count = Field(VARIED, description="tokens per step")
+    kv_cache_gib: Positive = Field(VARIED, description="memory of the KV cache, GiB")
+    seed: Natural = Field(description="of prompts, arrivals and order")
 
 
 class Sweep(Quiet, frozen=True):
     """Loads of a real server over one axis, of the load or of the server."""
 
-    class _Vary(Vary, frozen=True):
-        concurrency: Counts = UNUSED
-        input_tokens: Counts = UNUSED
-        output_tokens: Counts = UNUSED
-        rate_per_s: Numbers = UNUSED
-        prefix_groups: Counts = UNUSED
-        max_num_seqs: Counts = UNUSED
-        max_num_batched_tokens: Counts = UNUSED
-        kv_cache_gib: Numbers = UNUSED
-
-    class _Fixed(Fixed, frozen=True):
-        requests: Count = Field(description="requests per load")
-        concurrency: Count = Field(default=VARIED, description="most requests in flight")
-        input_tokens: Count = Field(default=VARIED, description="length of each prompt")
-        output_tokens: Count = Field(default=VARIED, description="tokens of each answer")
-        prefix_tokens: Count = Field(default=0, description="length of the prefix that a group shares")
-        max_num_seqs: Count = Field(default=VARIED, description="requests per step")
-        max_num_batched_tokens: Count = Field(default=VARIED, description="tokens per step")
-        kv_cache_gib: Positive = Field(default=VARIED, description="memory of the KV cache, GiB")
-        seed: Natural = Field(description="of prompts, arrivals and order")
-
+    axes = (
+        *("concurrency", "input_tokens", "output_tokens", "rate_per_s", "prefix_groups"),
+        *("max_num_seqs", "max_num_batched_tokens", "kv_cache_gib"),
+    )
     by: Literal["sweep"]
-    vary: _Vary
-    fixed: _Fixed
+    fixed: SweptLoad
     server: Server = Field(description="what serves")
-    environment: str = Field(default="", description="file of pins that decide what serves")
+    environment: str = Field("", description="file of pins that decide what serves")
     servers: Count = Field(description="fresh servers, per value where the server's own axis is varied")
     rounds: Count = Field(description="loads of each value under each server")
     warmup_requests: Natural = Field(description="requests before the first round, kept, never measured")
     sample_s: Positive = Field(description="seconds between two looks at /metrics during a load")
 
 
+Timings = DecodePaths | Threads | SelfCheck | MultiHead | KernelsPeers
 Measure = Annotated[
-    DecodePaths
-    | Threads
-    | SelfCheck
-    | MultiHead
-    | KernelsPeers
-    | Observations
-    | Capacity
-    | ClientGate
-    | Calibration
-    | Sweep,
-    Field(discriminator="by"),
+    Timings | Observations | Capacity | ClientGate | Calibration | Sweep, Field(discriminator="by")
 ]
-
-
 _MEASURE: TypeAdapter[Measure] = TypeAdapter(Measure)
 
 
