@@ -6,17 +6,33 @@ outcomes(folder)     in that one: collects the tests and runs them
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from inference_lab.errors import LabError
 from inference_lab.records.installed import check_loaded
 from inference_lab.records.locks import die_with_parent
 from inference_lab.timing import machine
 
+# What each folder's tests build on comes before them. The first layer with a fault ends the run.
+_LAYERS = (
+    "mechanisms",
+    "timing",
+    "config",
+    "records",
+    "stream_load",
+    "analysis",
+    "experiments",
+    "figures",
+    "pages",
+)
+_MODULE = re.compile(r"(?:unittest\.loader\._FailedTest\.|tests\.)?((?:\w+\.)*?)(test_\w+)")
 SUBJECT = "INFERENCE_LAB_SUBJECT"  # names a reader's own file, which the public tests then try: no evidence
 
 
@@ -36,6 +52,13 @@ class _Outcomes(unittest.TextTestResult):
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:  # noqa: N802  (unittest's name)
         super().addSkip(test, reason)
         self.outcomes[test.id()] = f"skipped: {reason}"
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802  (unittest's name)
+        bad = self.failures + self.errors
+        if err is None or not any(
+            _method(known) is test for known, _ in bad
+        ):  # a fault's first case tells it
+            super().addSubTest(test, subtest, err)
 
 
 def run_unit_tests() -> dict[str, str]:
@@ -63,15 +86,57 @@ def outcomes(folder: str = "tests") -> dict[str, str]:
     sys.path.append(str(Path.cwd()))  # behind the standard library: tests import each other as `tests.`
     if not Path(folder).is_dir():
         raise TestsFailed(f"{folder}/: no such folder here; run this in a checkout of the project")
-    suite = unittest.TestLoader().discover(folder)
-    result = unittest.TextTestRunner(resultclass=_Outcomes, buffer=True).run(suite)
-    if not isinstance(result, _Outcomes) or result.testsRun == 0:
+    layers: dict[int, unittest.TestSuite] = {}
+    for test in _flat(unittest.TestLoader().discover(folder)):
+        layers.setdefault(_layer(test), unittest.TestSuite()).addTest(test)
+    found: dict[str, str] = {}
+    for _, suite in sorted(layers.items()):
+        result = unittest.TextTestRunner(resultclass=_Outcomes, buffer=True).run(suite)
+        assert isinstance(result, _Outcomes)
+        if not result.wasSuccessful():  # what builds on this layer would fail for the same reason
+            raise TestsFailed(_first_fault(result, folder))
+        found |= result.outcomes
+    if not found:
         raise TestsFailed(f"no test was collected under {folder}/: nothing shows that this source is right")
-    if not result.wasSuccessful():
-        bad = [test for test, _ in (*result.failures, *result.errors)] + result.unexpectedSuccesses
-        words = f"{len(bad)} of {result.testsRun} unit tests failed, first {bad[0].id()}"
-        raise TestsFailed(f"{words}; correct them")
-    return dict(sorted(result.outcomes.items()))
+    return dict(sorted(found.items()))
+
+
+def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _flat(test)
+        else:
+            yield test
+
+
+def _home(test: unittest.TestCase) -> tuple[list[str], str]:
+    """Folders and module of a test, also of one that cannot be imported or set up."""
+    found = _MODULE.search(test.id())
+    assert found is not None, test.id()
+    return found[1].split(".")[:-1], found[2]
+
+
+def _layer(test: unittest.TestCase) -> int:
+    folder, *_ = (*_home(test)[0], "")
+    return _LAYERS.index(folder) if folder in _LAYERS else len(_LAYERS)
+
+
+def _method(test: Any) -> Any:
+    return getattr(test, "test_case", test)
+
+
+def _first_fault(result: _Outcomes, folder: str) -> str:
+    """How many tests of a layer fail, the first of them, what it protects and which module to look at."""
+    bad = [test for test, _ in (*result.failures, *result.errors)] + result.unexpectedSuccesses
+    first = _method(bad[0])
+    words = f"{len(bad)} of {result.testsRun} unit tests failed, first {first.id()}"
+    if protects := first.shortDescription():
+        words += f": {protects}"
+    folders, module = _home(first)
+    home = Path("src/inference_lab", *folders)
+    near = [path for path in home.glob("*.py") if module.startswith(f"test_{path.stem}")]
+    look = max(near, key=lambda path: len(path.stem), default=Path(folder, *folders, f"{module}.py"))
+    return f"{words}\nlook at {look.as_posix()}"
 
 
 def main() -> int:
