@@ -6,15 +6,16 @@
 Nothing here measures anything.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from pandas import DataFrame
 
 from inference_lab.records.record import Record
-from inference_lab.records.samples import CONTROL_COLUMNS, Sample
+from inference_lab.records.samples import CELL_COLUMNS, CONTROL_COLUMNS, Sample
 
 PROBE_NS = 2_000_000
 STEP_NS = {  # (a step, a step and sequence, a step, sequence and token of the prefix)
@@ -25,8 +26,7 @@ STEP_NS = {  # (a step, a step and sequence, a step, sequence and token of the p
 }
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One call as the fake machine sees it."""
 
     kind: str  # sample, replica, probe, warmup
@@ -106,14 +106,7 @@ def cold(calls: int = 8, times: float = 10.0) -> Machine:
 
 def together(*machines: Machine) -> Machine:
     """A machine with all these faults at once."""
-
-    def factor(call: Call) -> float:
-        product = 1.0
-        for machine in machines:
-            product *= machine(call)
-        return product
-
-    return factor
+    return lambda call: math.prod(machine(call) for machine in machines)
 
 
 def usual_cost(path: str, cell: Mapping[str, Any]) -> float:
@@ -143,82 +136,56 @@ def timing_record(
     seed: int = 0,
 ) -> Record:
     """One whole timing record: conditions, samples in the order they happened, controls, manifest."""
-    vary = vary or {"batch_size": (1, 2, 4, 8)}
-    axis, values = next(iter(vary.items()))
-    fixed = {"batch_size": 1, "sequence_length": 128, "d_model": 64, "dtype": "float64", "seed": 42} | dict(
-        fixed or {}
-    )
-    fixed.pop(axis, None)
-    baseline = baseline or paths[0]
-    machine = machine or steady(seed=seed)
-    rng = random.Random(seed)
-    samples: list[Sample] = []
-    controls: list[Sample] = []
+    ((axis, values),) = (vary or {"batch_size": (1, 2, 4, 8)}).items()
+    usual = {"batch_size": 1, "sequence_length": 128, "d_model": 64, "dtype": "float64", "seed": 42}
+    fixed = {name: value for name, value in {**usual, **(fixed or {})}.items() if name != axis}
+    common = {"num_heads": 1, "num_kv_heads": 1, "blas_threads": blas_threads, **fixed}
+    of_probe = dict.fromkeys(("batch_size", "sequence_length", "d_model", "num_heads", "num_kv_heads"), 1)
+    baseline, machine, rng = baseline or paths[0], machine or steady(seed=seed), random.Random(seed)
+    calls: list[Sample] = []
     clock = 1_000_000_000
-    number = 0
 
     def call(kind: str, path: str, value: int, process: int, round_: int, position: int, place: int) -> None:
-        nonlocal clock, number
-        cell = {"num_heads": 1, "num_kv_heads": 1, "blas_threads": blas_threads} | fixed | {axis: value}
-        true = float(PROBE_NS) if kind == "probe" else cost(path, cell)
-        if kind == "probe":
-            cell |= dict.fromkeys(
-                ("batch_size", "sequence_length", "d_model", "num_heads", "num_kv_heads"), 1
-            )
-        factor = machine(Call(kind, path, value, process, round_, place, number))
+        nonlocal clock
+        cell = common | {axis: value} | (of_probe if kind == "probe" else {})
+        true = PROBE_NS if kind == "probe" else cost(path, cell)
+        factor = machine(Call(kind, path, value, process, round_, place, len(calls)))
         elapsed = max(1, round(true * factor))
-        sample = Sample(
-            process, round_, position, path,
-            cell["batch_size"], cell["sequence_length"], cell["d_model"],
-            cell["num_heads"], cell["num_kv_heads"],
-            cell["dtype"], cell["blas_threads"], elapsed, clock, f"{path[:4]}-{value:08d}", kind,
-        )  # fmt: skip
-        (samples if kind == "sample" else controls).append(sample)
+        columns = (cell[name] for name in CELL_COLUMNS[1:])
+        checksum = f"{path[:4]}-{value:08d}"
+        calls.append(Sample(process, round_, position, path, *columns, elapsed, clock, checksum, kind))
         clock += elapsed + 20_000
-        number += 1
 
     own = axis == "blas_threads"  # a process has one number of threads from its start
     for process in range(processes * len(values) if own else processes):
         here = [values[process % len(values)]] if own else list(values)
-        position = 0
-        for value in here:
-            for path in paths:
-                for _ in range(warmups):
-                    call("warmup", path, value, process, 0, position, 0)
-                    position += 1
+        warming = [(path, value) for value in here for path in paths for _ in range(warmups)]
+        for position, (path, value) in enumerate(warming):
+            call("warmup", path, value, process, 0, position, 0)
         for round_ in range(rounds):
-            position = 0
-            if probe:
-                call("probe", "probe", here[0] if own else 1, process, round_, position, 0)
-                position += 1
+            turns = [("probe", "probe", here[0] if own else 1, 0)] * probe
             for value in rng.sample(here, len(here)) if shuffle else here:
                 group = [("sample", path) for path in paths] + [("replica", baseline)] * replica
                 if shuffle:
                     rng.shuffle(group)
-                for place, (kind, path) in enumerate(group):
-                    call(kind, path, value, process, round_, position, place)
-                    position += 1
+                turns += [(kind, path, value, place) for place, (kind, path) in enumerate(group)]
+            for position, (kind, path, value, place) in enumerate(turns):
+                call(kind, path, value, process, round_, position, place)
         clock += 500_000_000
 
+    samples, controls = ([c for c in calls if (c.kind == "sample") == wanted] for wanted in (True, False))
     conditions = {
-        "by": "decode_paths",
-        "vary": {axis: list(values)},
-        "fixed": fixed,
-        "paths": list(paths),
-        "baseline": baseline,
-        "replica": replica,
-        "blas_threads": blas_threads,
-        "processes": processes,
-        "rounds": rounds,
-        "warmups": warmups,
+        **{"by": "decode_paths", "vary": {axis: list(values)}, "fixed": fixed, "paths": list(paths)},
+        **{"baseline": baseline, "replica": replica, "blas_threads": blas_threads},
+        **{"processes": processes, "rounds": rounds, "warmups": warmups},
     }
-    manifest = manifest_of(experiment, conditions, samples, controls, environment or {})
+    manifest = manifest_of(experiment, conditions, len(samples), len(controls), environment or {})
     return Record(experiment, manifest, table_of(samples), table_of(controls))
 
 
 def table_of(samples: Iterable[Sample]) -> DataFrame:
     """The samples as a record holds them."""
-    return DataFrame([astuple(sample) for sample in samples], columns=list(CONTROL_COLUMNS))
+    return DataFrame(map(attrgetter(*CONTROL_COLUMNS), samples), columns=list(CONTROL_COLUMNS))
 
 
 def samples_of(table: DataFrame) -> list[Sample]:
@@ -229,57 +196,34 @@ def samples_of(table: DataFrame) -> list[Sample]:
 def manifest_of(
     experiment: str,
     conditions: Mapping[str, Any],
-    samples: Sequence[Sample],
-    controls: Sequence[Sample],
+    samples: int,
+    controls: int,
     environment: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """A manifest of schema 1 as DESIGN.md lists it; `environment` replaces single fields."""
-    axis, values = next(iter(conditions["vary"].items()))
+    """A manifest as a measurement writes it; `environment` replaces single fields."""
+    ((axis, values),) = conditions["vary"].items()
+    found = {"shape": [1, 128, 64], "max_abs_error": 2.2e-16, "tolerance": 1e-14, "passed": True}
+    sizes = [value if axis == "batch_size" else 1 for value in values]
     return {
-        "schema": 1,
-        "stage": "measure",
-        "kind": "timing",
-        "experiment": experiment,
-        "command": ["inference-lab", "measure", experiment],
-        "conditions": dict(conditions),
+        **{"schema": 1, "stage": "measure", "kind": "timing", "experiment": experiment},
+        **{"command": ["inference-lab", "measure", experiment], "conditions": dict(conditions)},
         "inputs": {"src/inference_lab/mechanisms/attention.py": "a" * 64},
         "pins": {"numpy": "2.4.6"},
         "prediction": {"file": f"predictions/{experiment}.yaml", "sha256": "b" * 64},
         "outputs": {
-            "raw.csv": {"sha256": "c" * 64, "rows": len(samples)},
-            "controls.csv": {"sha256": "d" * 64, "rows": len(controls)},
+            "raw.csv": {"sha256": "c" * 64, "rows": samples},
+            "controls.csv": {"sha256": "d" * 64, "rows": controls},
         },
-        "oracle": [
-            {
-                "path": path,
-                "batch_size": value if axis == "batch_size" else 1,
-                "shape": [1, 128, 64],
-                "max_abs_error": 2.2e-16,
-                "tolerance": 1e-14,
-                "passed": True,
-            }
-            for path in conditions["paths"]
-            for value in values
-        ],
+        "oracle": [{"path": path, "batch_size": B, **found} for path in conditions["paths"] for B in sizes],
         "environment": {
-            "cpu_model": "Example CPU @ 2.00GHz",
-            "cores": 2,
-            "affinity": [0, 1],
-            "kernel": "Linux 6.1.0",
-            "governor": None,
-            "load_before": [0.1, 0.2, 0.3],
-            "load_after": [1.0, 0.5, 0.4],
+            **{"cpu_model": "Example CPU @ 2.00GHz", "cores": 2, "affinity": [0, 1], "kernel": "Linux 6.1.0"},
+            **{"governor": None, "load_before": [0.1, 0.2, 0.3], "load_after": [1.0, 0.5, 0.4]},
             "others_used_cores": {"median": 0.01, "max": 0.05},
             "steal_cores": {"median": 0.0, "max": 0.0},
             "pressure_percent": {"median": 0.0, "max": 0.01},
-            "python": "3.11.9",
-            "packages": {"numpy": "2.4.6"},
-            "blas": {
-                "name": "openblas",
-                "version": "0.3.31",
-                "core": "Haswell",
-                "threads": conditions["blas_threads"],
-            },
+            **{"python": "3.11.9", "packages": {"numpy": "2.4.6"}},
+            "blas": {"name": "openblas", "version": "0.3.31", "core": "Haswell"}
+            | {"threads": conditions["blas_threads"]},
             "thread_variables": {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             **environment,
         },

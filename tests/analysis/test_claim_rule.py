@@ -1,6 +1,7 @@
 """The claim rule: each of its conditions, its one family, and what nothing pairs."""
 
 import unittest
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from inference_lab.analysis.claim_rule import ClaimRule, apart, claims, doubts, smallest_effect
 from inference_lab.analysis.rounds import METRICS, rounds_of
 from inference_lab.analysis.statistics import Comparison, Estimate, compare, excludes_one, sign_test, states
+from inference_lab.analysis.summary_table import View
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.config.prediction import read_prediction
 from inference_lab.records.record import Record
@@ -26,23 +28,19 @@ class Conditions(unittest.TestCase):
     """Conditions 1 to 3."""
 
     def test_each_condition_alone_stops_a_claim(self) -> None:
-        """A small p, an interval without 1 and an effect of 2% are each needed."""
-        self.assertEqual(claims([comparison(1.05, 1.04, 1.06)], 0.02), [True])
-        for case, refused in {
-            "p too large": comparison(1.05, 1.04, 1.06, p=0.2),
-            "interval straddles": comparison(1.05, 0.99, 1.1),
-            "interval open": comparison(1.05, None, None),
-            "effect too small": comparison(1.01, 1.005, 1.015),
-        }.items():
+        """A small p, an interval without 1 and an effect of 2% are each needed; Holm counts every cell."""
+        edge, same = comparison(1.05, 1.04, 1.06, p=0.02), comparison(1.0, 0.99, 1.01, p=0.9)
+        for case, family, expected in (
+            ("all hold", [comparison(1.05, 1.04, 1.06)], True),
+            ("p too large", [comparison(1.05, 1.04, 1.06, p=0.2)], False),
+            ("interval straddles", [comparison(1.05, 0.99, 1.1)], False),
+            ("interval open", [comparison(1.05, None, None)], False),
+            ("effect too small", [comparison(1.01, 1.005, 1.015)], False),
+            ("small enough a p alone", [edge], True),
+            ("not among ten cells", [edge, *[same] * 9], False),
+        ):
             with self.subTest(case):
-                self.assertEqual(claims([refused], 0.02), [False])
-
-    def test_holm_counts_every_cell(self) -> None:
-        """A p of 0.02 is claimed alone and not among ten cells."""
-        one = comparison(1.05, 1.04, 1.06, p=0.02)
-        null = comparison(1.0, 0.99, 1.01, p=0.9)
-        self.assertEqual(claims([one], 0.02), [True])
-        self.assertFalse(any(claims([one, *[null] * 9], 0.02)))
+                self.assertIs(claims(family, 0.02)[0], expected)
 
     @given(st.lists(st.floats(0.5, 2.0), min_size=6, max_size=60))
     @settings(max_examples=60, deadline=None, derandomize=True)
@@ -89,70 +87,59 @@ class Doubts(unittest.TestCase):
         self.assertEqual(doubts(found, 0.02), [])
 
 
+def near_the_edge(seed: int) -> Record:
+    """Three paths of which two differ by 2.6%: near the edge of what is claimed."""
+    costs = {"no_cache": 1.0, "dynamic": 1.026, "preallocated": 1.0}
+    machine = steady(0.05, seed=seed)
+    return timing_record(paths=tuple(costs), cost=lambda path, _: 1e7 * costs[path], machine=machine)
+
+
 class OneFamily(unittest.TestCase):
     """Summary and verdicts ask one rule over one family."""
 
-    def record(self, seed: int) -> Record:
-        """Three paths of which two differ by 2.6%: near the edge of what is claimed."""
-        costs = {"no_cache": 1.0, "dynamic": 1.026, "preallocated": 1.0}
-        return timing_record(
-            paths=tuple(costs), cost=lambda path, _: 1e7 * costs[path], machine=steady(0.05, seed=seed)
-        )
+    def verdict(self, view: View, cell: Mapping[str, object], baseline: str) -> str:
+        """What a prediction says of a cell that it calls less than the baseline."""
+        claim = {"id": "x", "says": "x", "kind": "less_than", "of": "p50_ms"}
+        claim |= {"at": cell, "over": {**cell, "path": baseline}}
+        prediction = read_prediction({"question": "?", "prediction": "!", "claims": [claim]}, "p")
+        return evaluate(prediction, view, prediction_changed=False)[0]["verdict"]
 
     def test_a_verdict_is_the_summary_s_claim(self) -> None:
         """Whatever a prediction says is less, and however few: its verdict is what the summary claims."""
-        seen = set[tuple[str, bool]]()
+        seen = set[bool]()
         for seed in range(8):
-            view = view_of(self.record(seed))
-            baseline = view.summary[0]["baseline"]
+            view = view_of(near_the_edge(seed))
+            flagged = {(row["path"], row["batch_size"]) for row in view.summary if row["flags"]}
             for row in view.summary:
-                if row["path"] == baseline or row["flags"] or any(
-                    base["flags"] for base in view.summary
-                    if (base["path"], base["batch_size"]) == (baseline, row["batch_size"])
-                ):  # fmt: skip
+                path, size, baseline = row["path"], row["batch_size"], row["baseline"]
+                if path == baseline or {(path, size), (baseline, size)} & flagged:
                     continue
-                at, over = (
-                    {"path": path, "batch_size": int(row["batch_size"])} for path in (row["path"], baseline)
-                )
-                claim = {"id": "x", "says": "x", "kind": "less_than", "of": "p50_ms", "at": at, "over": over}
-                (verdict,) = evaluate(
-                    read_prediction({"question": "?", "prediction": "!", "claims": [claim]}, "p"),
-                    view,
-                    prediction_changed=False,
-                )
+                verdict = self.verdict(view, {"path": path, "batch_size": int(size)}, baseline)
                 claimed = row["ratio_claimed"] == "yes"
-                self.assertEqual(verdict["verdict"] != "Inconclusive", claimed, f"seed {seed} {row}")
-                seen.add((verdict["verdict"], claimed))
-        self.assertEqual({claimed for _, claimed in seen}, {True, False}, "both answers were met")
+                self.assertEqual(verdict != "Inconclusive", claimed, f"seed {seed} {row}")
+                seen.add(claimed)
+        self.assertEqual(seen, {True, False}, "both answers were met")
 
-    def test_a_pair_is_judged_among_all_pairs(self) -> None:
-        """The p of a pair counts every other pair that is still open, so it is never below the pair's own."""
-        rounds = rounds_of(self.record(1))
-        rule, cells = ClaimRule(rounds), list(rounds.times)
-        own = sign_test(rounds.times[cells[0]] / rounds.times[cells[4]])
+    def test_questions_of_the_family(self) -> None:
+        """A pair is judged among all pairs; its p is never below its own; either side may come first."""
+        rule = ClaimRule(rounds_of(near_the_edge(1)))
+        cells = list(rule.rounds.times)
+        own = sign_test(rule.rounds.times[cells[0]] / rule.rounds.times[cells[4]])
         adjusted = rule._adjusted["p50_ms", cells[0], cells[4]]  # pyright: ignore[reportPrivateUsage]
         self.assertGreater(adjusted, own)
+        for a, b in pairwise(cells):
+            self.assertEqual(rule.claims("p50_ms", a, b), rule.claims("p50_ms", b, a))
 
     def test_metrics_that_ask_the_same_get_the_same_answer(self) -> None:
         """At one batch size every metric is time; across batch sizes positions/s is another question."""
-        rule = ClaimRule(rounds_of(self.record(2)))
-        values = rule.rounds.values
-        same = ("dynamic", values[0]), ("preallocated", values[0])
+        rule = ClaimRule(rounds_of(near_the_edge(2)))
+        small, large = rule.rounds.values[:2]
+        same = ("dynamic", small), ("preallocated", small)
         self.assertEqual(len({rule.claims(of, *same) for of in METRICS}), 1)
-        rising = timing_record(
-            cost=lambda path, cell: 1e7 * cell["batch_size"]
-        )  # time doubles with B, positions/s stay
-        rule = ClaimRule(rounds_of(rising))
-        across = ("dynamic", values[1]), ("dynamic", values[0])
+        rule = ClaimRule(rounds_of(timing_record(cost=lambda _, cell: 1e7 * cell["batch_size"], rounds=8)))
+        across = ("dynamic", large), ("dynamic", small)  # time doubles with B, positions/s stay
         self.assertTrue(rule.claims("p50_ms", *across))
         self.assertFalse(rule.claims("positions_per_s", *across))
-
-    def test_either_side_may_be_named_first(self) -> None:
-        """a over b and b over a: the same claim."""
-        rule = ClaimRule(rounds_of(self.record(3)))
-        cells = list(rule.rounds.times)
-        for a, b in pairwise(cells):
-            self.assertEqual(rule.claims("p50_ms", a, b), rule.claims("p50_ms", b, a))
 
 
 class WithoutPairs(unittest.TestCase):

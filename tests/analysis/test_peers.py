@@ -75,7 +75,3 @@ class OfLimitTest(unittest.TestCase):
         theirs = list(csv.DictReader(io.StringIO(timing.summarise(made, judge_of()))))
         kept = [{column: row[column] for column in timing.COLUMNS} for row in ours]
         self.assertEqual(kept, theirs)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from inference_lab.analysis.claim_rule import claims, smallest_effect
-from inference_lab.analysis.selfcheck import COLUMNS, NARROW, share, summarise, trials
+from inference_lab.analysis.selfcheck import COLUMNS, NARROW, share, trials
 from inference_lab.analysis.statistics import compare
 from inference_lab.analysis.verdicts import evaluate
 from inference_lab.config.prediction import load_prediction
@@ -27,6 +27,9 @@ def slower(run: int, path: str, times: float) -> Machine:
         return times if hit else 1.0
 
     return machine
+
+
+QUIET = selfcheck_record()
 
 
 def bounded(runs: Sequence[Sequence[bool]]) -> tuple[float, float, float]:
@@ -90,32 +93,24 @@ class Trials(unittest.TestCase):
         self.assertEqual(
             [(t.run, t.path, t.value) for t in found], [(r, *c) for r in range(3) for c in cells]
         )
+        self.assertEqual({(t.path, t.percent) for t in found}, {("null_1", 0), ("plus_10", 10)})
+        samples = [*samples_of(record.samples), *samples_of(record.controls)]
 
-        def times(path: str, T: int, run: int, kind: str = "sample") -> np.ndarray:
-            rows = (
-                samples_of(record.samples)
-                if kind == "sample"
-                else [c for c in samples_of(record.controls) if c.kind == kind]
-            )
-            ns = [s.elapsed_ns for s in rows
-                  if (s.path, s.sequence_length, s.process // PROCESSES) == (path, T, run)]  # fmt: skip
-            return np.array(ns).reshape(PROCESSES, -1)
+        def times(path: str, run: int, kind: str = "sample") -> dict[int, np.ndarray]:
+            some = [s for s in samples if (s.kind, s.path, s.process // PROCESSES) == (kind, path, run)]
+            ns = {T: [s.elapsed_ns for s in some if s.sequence_length == T] for T in (96, 128)}
+            return {T: np.array(of).reshape(PROCESSES, -1) for T, of in ns.items()}
 
         for run in range(3):
-            base = {T: times("preallocated", T, run) for T in (96, 128)}
-            same = [compare(times("preallocated", T, run, "replica") / base[T]) for T in base]
+            base, again = times("preallocated", run), times("preallocated", run, "replica")
+            least = smallest_effect([compare(again[T] / base[T]) for T in base])
             for path in ("null_1", "plus_10"):
-                alone = [compare(times(path, T, run) / base[T]) for T in base]
+                alone = [compare(ns / base[T]) for T, ns in times(path, run).items()]
                 here = [t for t in found if (t.run, t.path) == (run, path)]
                 self.assertEqual([t.comparison for t in here], alone)
-                self.assertEqual({t.least for t in here}, {smallest_effect(same)})
-                for t, claim in zip(here, claims(alone, smallest_effect(same)), strict=True):
+                self.assertEqual({t.least for t in here}, {least})
+                for t, claim in zip(here, claims(alone, least), strict=True):
                     self.assertEqual(t.claimed, claim and not t.flags)
-
-    def test_effects_are_told_by_name(self) -> None:
-        """A null has 0 percent put in, plus_10 has 10."""
-        found = {(t.path, t.percent) for t in trials(selfcheck_record(runs=1), judge_of())}
-        self.assertEqual(found, {("null_1", 0), ("plus_10", 10)})
 
 
 class Summaries(unittest.TestCase):
@@ -123,22 +118,23 @@ class Summaries(unittest.TestCase):
 
     def test_a_quiet_machine(self) -> None:
         """Nothing is claimed of nulls, all of +10%; the ratio is what was put in; nothing is left out."""
-        found = rows(selfcheck_record())
-        self.assertEqual(
-            list(found), [(among, p) for among in ("all", "aa_within_2_percent") for p in ("0", "10")]
-        )
+        found = rows(QUIET)
+        among = ("all", "aa_within_2_percent")
+        self.assertEqual(list(found), [(some, percent) for some in among for percent in ("0", "10")])
         null, ten = found["all", "0"], found["all", "10"]
         self.assertEqual(tuple(null), COLUMNS)
-        for row in (null, ten):
-            self.assertEqual((row["runs"], row["runs_left_out"], row["n"]), ("4", "0", "8"))
-        self.assertEqual((null["claimed_share"], null["unclaimed_share"]), ("0", "1"))
-        self.assertEqual(
-            (ten["claimed_share"], ten["unclaimed_share"], ten["covers_one_share"]), ("1", "0", "")
-        )
+        common = {"runs": "4", "runs_left_out": "0", "n": "8"}
+        shares = {
+            "claimed_share": "1",
+            "unclaimed_share": "0",
+            "covers_one_share": "",
+            "covers_as_stated": "",
+        }
+        self.assertLessEqual({**common, **shares}.items(), ten.items())
+        self.assertLessEqual({**common, "claimed_share": "0", "unclaimed_share": "1"}.items(), null.items())
         self.assertAlmostEqual(float(null["ratio"]), 1.0, delta=0.01)
         self.assertAlmostEqual(float(ten["ratio"]), 1.1, delta=0.01)
         self.assertLess(float(null["claimed_share_lo"]), float(null["claimed_share_hi"]))
-        self.assertEqual(ten["covers_as_stated"], "")
 
     def test_a_false_claim_is_counted_and_named(self) -> None:
         """A null that is slower in one run is a false claim of that run, with its ratio."""
@@ -174,11 +170,6 @@ class Summaries(unittest.TestCase):
         self.assertEqual(rows(record)["aa_within_2_percent", "10"]["runs"], "3")
         self.assertEqual(rows(record)["all", "10"]["runs"], "4")
 
-    def test_same_record_same_text(self) -> None:
-        """The same record gives the same bytes."""
-        record = selfcheck_record()
-        self.assertEqual(summarise(record, judge_of()), summarise(record, judge_of()))
-
 
 class Pages(unittest.TestCase):
     """Beside the committed prediction."""
@@ -195,7 +186,3 @@ class Pages(unittest.TestCase):
         for row in evaluate(load_prediction(file), view, prediction_changed=False):
             if row["id"].startswith("injected"):
                 self.assertAlmostEqual(float(row["value"]), 1 + int(row["id"][9:]) / 100, delta=0.002)
-
-
-if __name__ == "__main__":
-    unittest.main()

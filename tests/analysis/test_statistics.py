@@ -8,24 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, quantile_test
 
-from inference_lab.analysis.statistics import (
-    Comparison,
-    Estimate,
-    bootstrap,
-    estimate,
-    holm,
-    ranks,
-    sign_test,
-    states,
-    within,
-)
+from inference_lab.analysis.statistics import bootstrap, estimate, holm, ranks, sign_test, states, within
 
 TIMES = st.lists(st.integers(1, 10**9), min_size=1, max_size=150)
-
-
-def comparison(value: float, lo: float | None, hi: float | None, p: float = 1e-9) -> Comparison:
-    """A comparison whose processes and states agree with its interval."""
-    return Comparison(Estimate(value, lo, hi, 120), p, None, None)
 
 
 class QuantileIntervals(unittest.TestCase):

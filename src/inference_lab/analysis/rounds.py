@@ -15,7 +15,7 @@ import pandas as pd
 from inference_lab.analysis.statistics import Times
 from inference_lab.errors import RecordError
 from inference_lab.records.record import Record, varied
-from inference_lab.records.samples import CELL_COLUMNS, Cell, Table, cell_of
+from inference_lab.records.samples import CELL_COLUMNS, Cell, Table
 
 WAYS_OUT = "restore it from git or measure again"
 OF_A_PROCESS = "blas_threads"  # an axis of which each process has one value: set before it starts
@@ -92,6 +92,7 @@ def rounds_of(record: Record) -> Rounds:
         whole["probe", "probe", 0] = sorted({process for some in own.values() for process in some})
     calls["value"] = calls[axis].where(calls["kind"] != "probe", 0)
     calls = calls[calls["kind"] != "warmup"]
+    first = samples.drop_duplicates(["path", axis])[[*CELL_COLUMNS]].itertuples(index=False)
     times = _times(calls, whole, conditions["rounds"], files)
     _check_order(samples)
     _check_clock(calls, numbered=has_probe)
@@ -101,7 +102,7 @@ def rounds_of(record: Record) -> Rounds:
         values,
         paths,
         baseline,
-        {cell: cell_of(rows) for cell, rows in samples.groupby(["path", axis])},
+        {(cell.path, getattr(cell, axis)): cell for cell in map(Cell._make, first)},
         {cell: times["sample", *cell] for cell in cells},
         {value: times["replica", baseline, value] for *_, value in again},
         times.get(("probe", "probe", 0)),
