@@ -3,7 +3,6 @@
 Answers: up to how many streams may its times be believed, and with which stamps?
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from inference_lab.analysis.statistics import Estimate
@@ -12,13 +11,15 @@ from inference_lab.errors import RecordError
 from inference_lab.figures.panels import READ_INTERVAL, Axis, Panel, Point, Series, draw_panels, estimate_of
 from inference_lab.figures.style import MARKS, Figure, drawing, flag_lines
 
-TIMES = {
-    "token_error": "ITL error\nms",
-    "ttft_error": "TTFT error\nms",
-    "client_lag": "read late\nms",
-    "slip": "sent late\nms",
+PANELS = {  # metric: label, height
+    "token_error": ("ITL error\nms", 110),
+    "ttft_error": ("TTFT error\nms", 110),
+    "client_lag": ("read late\nms", 70),
+    "slip": ("sent late\nms", 70),
+    "coalesced": ("coalesced\n% of chunks", 70),
+    "client_cpu_a_token": ("CPU\nµs per token", 70),
 }
-OF_RUNS = {"coalesced": "coalesced\n% of chunks", "client_cpu_a_token": "CPU\nµs per token"}
+OF_RUNS = ("coalesced", "client_cpu_a_token")  # one value per round; the others are times
 PATHS = {
     "kernel": "stamps of the kernel",
     "user": "stamps of the read",
@@ -37,38 +38,39 @@ def draw(view: View) -> Figure:
         raise RecordError(f"{view.record.experiment}: no columns path and streams; draw a calibration")
     rows = {(row["metric"], row["path"], int(row["streams"])): row for row in view.summary}
     streams = sorted({count for _, _, count in rows})
-    paths = [path for path in PATHS if any(path == measured for _, measured, _ in rows)]
-    marks = dict(zip(paths, MARKS, strict=False))
+    measured = {path for _, path, _ in rows}
+    marks = dict(zip((path for path in PATHS if path in measured), MARKS, strict=False))
 
-    def point(metric: str, path: str, column: int) -> Iterator[Point]:
-        row = rows.get((metric, path, streams[column]))
-        if row is None:
-            return
-        if metric in OF_RUNS:
-            yield Point(column, estimate_of(row, "median"))
-        elif (top := estimate_of(row, "p99_ms")) and (foot := estimate_of(row, "p50_ms")):
-            yield Point(column, _at_least(top), foot=max(foot.value, LEAST))
+    def points(metric: str, path: str) -> list[tuple[int, Point]]:
+        found: list[tuple[int, Point]] = []
+        for column, count in enumerate(streams):
+            if (row := rows.get((metric, path, count))) is None:
+                continue
+            if metric in OF_RUNS:
+                found.append((column, Point(estimate_of(row, "median"))))
+            elif (top := estimate_of(row, "p99_ms")) and (foot := estimate_of(row, "p50_ms")):
+                found.append((column, Point(_at_least(top), foot=max(foot.value, LEAST))))
+        return found
 
     panels: list[Panel] = []
-    for metric, label in (TIMES | OF_RUNS).items():
+    for metric, (label, height) in PANELS.items():
         series = [
-            Series(PATHS[path], marks[path], points, (lane, len(paths)), joined=False)
-            for lane, path in enumerate(paths)
-            if (points := [one for column in range(len(streams)) for one in point(metric, path, column)])
+            Series(PATHS[path], mark, some, (lane, len(marks)), joined=False)
+            for lane, (path, mark) in enumerate(marks.items())
+            if (some := points(metric, path))
         ]
         if series:
-            height, is_time = 110 if metric.endswith("_error") else 70, metric in TIMES
+            is_time = metric not in OF_RUNS
             panels.append(Panel(label, series, height, log=is_time, also=[] if is_time else [1.0]))
     head = (
         "Times over all rounds: from P50 (bar's foot) to P99 (mark). Per cent and CPU: median of the rounds."
         f" {READ_INTERVAL.replace('Bars', 'Thin bars')}"
     )
     foot = flag_lines(code for row in view.summary for code in row["flags"].split())
-    axis = Axis("streams at once", streams, range(len(streams)), spread=0.22 * len(paths))
+    axis = Axis("streams at once", streams, range(len(streams)), spread=0.22 * len(marks))
     legend = {PATHS[path]: mark for path, mark in marks.items()}
     title = "how far the client is from the truth"
-    figure, _ = draw_panels(view, axis, panels, title, head, *foot, legend=legend)
-    return figure
+    return draw_panels(view, axis, panels, title, head, *foot, legend=legend)[0]
 
 
 def _at_least(estimate: Estimate) -> Estimate:

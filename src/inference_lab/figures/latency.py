@@ -15,22 +15,15 @@ def draw(view: View) -> Figure:
     axes = TimingAxes(view)
     # Side by side in a lane, so that their bars never hide each other.
     p50 = axes.series(
-        axes.paths,
-        lambda column, cell: Point(column, axes.estimate(cell, "p50_ms"), axes.samples(cell, "p50_ms")),
-        shift=-0.25,
+        lambda cell: Point(axes.estimate(cell, "p50_ms"), axes.samples(cell, "p50_ms")), shift=-0.25
     )
     p95 = axes.series(
-        axes.paths,
-        lambda column, cell: Point(column, axes.estimate(cell, "p95_ms"), hollow=True),
-        shift=0.25,
-        joined=False,
+        lambda cell: Point(axes.estimate(cell, "p95_ms"), hollow=True), shift=0.25, joined=False
     )
     panels = [Panel("wall time (ms)", [*p50, *p95], 280)]
     if axes.name == "batch_size":
-        each = axes.series(
-            axes.paths, lambda column, cell: Point(column, axes.estimate(cell, "per_sequence_ms"))
-        )
+        each = axes.series(lambda cell: Point(axes.estimate(cell, "per_sequence_ms")))
         panels = [Panel("wall time (ms)", [*p50, *p95], 240), Panel("P50 per sequence (ms)", each, 130)]
     read = f"{READ_SAMPLES} Filled: P50. Hollow: P95. {READ_INTERVAL}"
-    figure, _ = axes.draw(axes.paths, panels, f"time of {axes.call}", read)
+    figure, _ = axes.draw(panels, f"time of {axes.call}", read)
     return figure

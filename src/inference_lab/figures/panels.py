@@ -9,23 +9,12 @@ from itertools import pairwise
 
 from inference_lab.analysis.statistics import Estimate
 from inference_lab.analysis.summary_table import SummaryRow, View, bound_names
-from inference_lab.figures.style import (
-    ALARM,
-    RIGHT,
-    Axes,
-    Figure,
-    Line,
-    Mark,
-    interval,
-    legend_beside,
-    new_figure,
-    scale,
-)
+from inference_lab.figures import style
+from inference_lab.figures.style import Axes, Figure, Line, Mark, interval
 
 READ_SAMPLES = "Light points: every sample, left to right in the order measured."
 READ_INTERVAL = "Bars: 95% interval; an open arrow: n is too small for a bound on that side."
 Lane = tuple[int, int]  # number i of n, one beside the other in a column
-_KEYS = 158  # points right of a panel for a legend of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +44,8 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a series has in one column: an estimate, samples, or both; a broad bar rises from `foot` to it."""
+    """An estimate, samples, or both; a broad bar rises from `foot` to the estimate."""
 
-    column: int
     estimate: Estimate | None = None
     samples: Sequence[float] = ()
     hollow: bool = False
@@ -66,11 +54,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The points of one mark, in one lane of each column; `shift` moves the estimates in that lane."""
+    """What one mark shows in its lane of each column; `shift` moves the estimates in that lane."""
 
     label: str
     mark: Mark
-    points: Sequence[Point]
+    points: Sequence[tuple[int, Point]]  # by column
     lane: Lane = (0, 1)
     shift: float = 0
     joined: bool = True
@@ -88,7 +76,7 @@ class Panel:
 
     def values(self) -> list[float]:
         """Every number that the vertical axis must show."""
-        points = [point for series in self.series for point in series.points]
+        points = [point for series in self.series for _, point in series.points]
         estimates = [point.estimate for point in points if point.estimate]
         feet = [point.foot for point in points if point.foot is not None]
         return [*self.also, *feet, *known(estimates), *(value for point in points for value in point.samples)]
@@ -110,75 +98,66 @@ def estimate_of(row: SummaryRow, column: str, factor: float = 1) -> Estimate | N
 
 
 def draw_panels(
-    view: View,
-    axis: Axis,
-    panels: Sequence[Panel],
-    title: str,
-    head: str,
-    *foot: Line,
-    legend: Mapping[str, Mark] | None = None,
-    hatched: Collection[tuple[int, Lane]] = (),
-) -> tuple[Figure, list[Axes]]:
+    view: View, axis: Axis, panels: Sequence[Panel], title: str, head: str, *foot: Line,
+    legend: Mapping[str, Mark] | None = None, hatched: Collection[tuple[int, Lane]] = (),
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
     """A figure of these panels; without a common legend each panel has its own beside it.
 
     `hatched`: lanes of columns that are marked in every panel, because no claim is made there.
     """
-    heights, right = [panel.height for panel in panels], RIGHT if legend else _KEYS
-    figure, all_axes = new_figure(view, legend or {}, heights, title, head, *foot, right=right)
-    for axes, panel in zip(all_axes, panels, strict=True):
+    heights, right = [panel.height for panel in panels], style.RIGHT if legend else 158
+    figure, every = style.new_figure(view, legend or {}, heights, title, head, *foot, right=right)
+    for axes, panel in zip(every, panels, strict=True):
         for series in panel.series:
             _draw(axes, axis, series)
         for column, lane in hatched:
-            _hatch(axes, axis, column, lane)
-        scale(axes, panel.values(), panel.label, log=panel.log)
-        _columns(axes, axis, labelled=axes is all_axes[-1])
+            left, right = (axis.at(column, lane, share) for share in (-1, 1))
+            axes.axvspan(left, right, fill=False, hatch="////", zorder=0.5, ec="#b9b9b9", lw=0)
+            axes.text((left + right) / 2, 1, "⚑", transform=axes.get_xaxis_transform(), color=style.ALARM,
+                      ha="center", va="bottom")  # fmt: skip
+        style.scale(axes, panel.values(), panel.label, log=panel.log)
+        _columns(axes, axis, labelled=axes is every[-1])
         if not legend:
-            legend_beside(axes, {series.label: series.mark for series in panel.series})
-    all_axes[-1].set_xlabel(axis.label)
-    return figure, all_axes
+            marks = {series.label: series.mark for series in panel.series}
+            style.add_legend(axes, marks, (1.01, 1), borderpad=0, fontsize=style.SMALL, handlelength=2,
+                             labelspacing=0.4)  # fmt: skip
+    every[-1].set_xlabel(axis.label)
+    return figure, every
 
 
 def _columns(axes: Axes, axis: Axis, *, labelled: bool) -> None:
     """Ticks in the middle of each column, thin lines between columns."""
     axes.set_xlim(axis.places[0] - axis.gap / 2, axis.places[-1] + axis.gap / 2)
-    if not axis.ticks:
-        axes.tick_params(labelbottom=labelled)
-        return
-    words = [f"{value:,}" if isinstance(value, int) else str(value) for value in axis.values]
-    axes.set_xticks(axis.places, words if labelled else [""] * len(words))
-    axes.set_xticks([(before + after) / 2 for before, after in pairwise(axis.places)], minor=True)
-    axes.tick_params(axis="x", which="minor", length=0)
-    axes.grid(axis="x", which="minor")
-
-
-def _hatch(axes: Axes, axis: Axis, column: int, lane: Lane) -> None:
-    left, right = (axis.at(column, lane, share) for share in (-1, 1))
-    band = axes.axvspan(left, right, fill=False, hatch="////", zorder=0.5)
-    band.set(edgecolor="#b9b9b9", linewidth=0)
-    above = axes.get_xaxis_transform()
-    axes.text((left + right) / 2, 1, "⚑", transform=above, ha="center", va="bottom", color=ALARM)
+    axes.tick_params(labelbottom=labelled)
+    if axis.ticks:
+        axes.set_xticks(axis.places, [f"{v:,}" if isinstance(v, int) else str(v) for v in axis.values])
+        axes.set_xticks([(before + after) / 2 for before, after in pairwise(axis.places)], minor=True)
+        axes.tick_params(axis="x", which="minor", length=0)
+        axes.grid(axis="x", which="minor")
 
 
 def _draw(axes: Axes, axis: Axis, series: Series) -> None:
     mark, lane = series.mark, series.lane
-    if most := max((len(point.samples) for point in series.points), default=0):
+    if most := max((len(point.samples) for _, point in series.points), default=0):
         # The place within the lane is the order in which samples were measured, so a drift is seen.
-        places = [
-            axis.at(point.column, lane, 1.8 * (i + 0.5) / len(point.samples) - 0.9)
-            for point in series.points
-            for i in range(len(point.samples))
+        samples = [
+            (axis.at(column, lane, 1.8 * (i + 0.5) / len(point.samples) - 0.9), value)
+            for column, point in series.points
+            for i, value in enumerate(point.samples)
         ]
-        values = [value for point in series.points for value in point.samples]
         axes.plot(
-            places, values, mark.marker, color=mark.color, alpha=min(0.6, max(0.25, 3 / most**0.5)), zorder=2,
-            markersize=3.5 if most < 30 else 2.4, markeredgewidth=0,
+            *zip(*samples, strict=True), mark.marker, color=mark.color, zorder=2, markeredgewidth=0,
+            markersize=3.5 if most < 30 else 2.4, alpha=min(0.6, max(0.25, 3 / most**0.5)),
         )  # fmt: skip
-    estimates = [(point, point.estimate) for point in series.points if point.estimate]
-    places = [axis.at(point.column, lane, series.shift) for point, _ in estimates]
+    estimates = [
+        (axis.at(column, lane, series.shift), point.estimate, point)
+        for column, point in series.points
+        if point.estimate
+    ]
     if series.joined:
-        values = [estimate.value for _, estimate in estimates]
+        places, values = [x for x, _, _ in estimates], [estimate.value for _, estimate, _ in estimates]
         axes.plot(places, values, linestyle=mark.line, color=mark.color, linewidth=1, zorder=3)
-    for x, (point, estimate) in zip(places, estimates, strict=True):
+    for x, estimate, point in estimates:
         if point.foot is not None:
             axes.plot([x] * 2, [point.foot, estimate.value], color=mark.color, linewidth=5, alpha=0.25,
                       solid_capstyle="butt")  # fmt: skip

@@ -4,11 +4,11 @@ Beside it is what could feign a difference: the baseline against itself (A/A), a
 the claim rule (analysis/claim_rule.py) accepts.
 """
 
-from inference_lab.analysis.statistics import Estimate
+from inference_lab.analysis.rounds import CellKey
 from inference_lab.analysis.summary_table import View
 from inference_lab.figures.panels import READ_INTERVAL, Panel, Point, estimate_of, known
-from inference_lab.figures.style import FAINT, INK, Axes, Figure, drawing
-from inference_lab.figures.timing_axes import CellKey, TimingAxes
+from inference_lab.figures.style import FAINT, INK, Figure, drawing
+from inference_lab.figures.timing_axes import TimingAxes
 
 
 @drawing
@@ -17,50 +17,41 @@ def draw(view: View) -> Figure:
     axes = TimingAxes(view)
     baseline, times = axes.baseline, axes.rounds.times
     compared = [path for path in axes.paths if path != baseline]
-    same = {value: estimate_of(axes.rows[baseline, value], "aa_ratio") for value in axes.values}
-    aa = {value: estimate for value, estimate in same.items() if estimate}
+    axes.drawn = compared or axes.paths
+    same = {column: estimate_of(axes.rows[baseline, at], "aa_ratio") for column, at in enumerate(axes.values)}
+    aa = {column: estimate for column, estimate in same.items() if estimate}
     least = float(view.summary[0]["smallest_effect"])
-
-    def median(column: int, cell: CellKey) -> Point:
-        claimed = axes.rows[cell]["ratio_claimed"] == "yes"
-        return Point(column, axes.estimate(cell, "ratio"), hollow=not claimed)
-
-    def rounds(column: int, cell: CellKey) -> Point:
-        return Point(column, samples=(times[cell] / times[baseline, cell[1]]).ravel().tolist())
-
     limits = (1 + least, 1 / (1 + least))
-    panels = [
-        Panel(
-            f"time / time of {baseline}", axes.series(compared, median), 210 if compared else 240, log=True,
-            also=[0.9, 1 / 0.9, *limits, *known(list(aa.values()))],
-        )
-    ]  # fmt: skip
+
+    def median(cell: CellKey) -> Point:
+        return Point(axes.estimate(cell, "ratio"), hollow=axes.rows[cell]["ratio_claimed"] != "yes")
+
+    def rounds(cell: CellKey) -> Point:
+        return Point(samples=(times[cell] / times[baseline, cell[1]]).ravel().tolist())
+
+    label, also = f"time / time of {baseline}", [0.9, 1 / 0.9, *limits, *known(list(aa.values()))]
+    panels = [Panel(label, [], 240, log=True, also=also)]
+    measured = "One path was measured: nothing to compare."
     if compared:
-        panels.append(Panel("every round", axes.series(compared, rounds), 140, log=True))
-    read = [
-        f"Mark: median ratio, filled when the difference is claimed. {READ_INTERVAL} Light points: the"
-        " ratio of every round, left to right in the order measured."
-        if compared
-        else "One path was measured: nothing to compare.",
-        f"Dashed: the smallest effect that is claimed, {least:.1%} either way.",
-        "Grey: the baseline measured against itself (A/A)." if aa else "A/A was not measured.",
-    ]
-    title = f"time of {axes.call} relative to {baseline}"
-    figure, drawn = axes.draw(compared or axes.paths, panels, title, " ".join(read), ratios=True)
+        panels = [Panel(label, axes.series(median), 210, log=True, also=also)]
+        panels.append(Panel("every round", axes.series(rounds), 140, log=True))
+        measured = (
+            f"Mark: median ratio, filled when the difference is claimed. {READ_INTERVAL} Light points: the"
+            " ratio of every round, left to right in the order measured."
+        )
+    smallest = f"Dashed: the smallest effect that is claimed, {least:.1%} either way."
+    again = "Grey: the baseline measured against itself (A/A)." if aa else "A/A was not measured."
+    title, read = f"time of {axes.call} relative to {baseline}", f"{measured} {smallest} {again}"
+    figure, (top, *more) = axes.draw(panels, title, read, baseline)
     for limit in limits:
-        drawn[0].axhline(limit, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=1.5)
-    for panel in drawn:
+        top.axhline(limit, color=INK, linewidth=0.8, linestyle=(0, (5, 3)), zorder=1.5)
+    for panel in (top, *more):
         panel.axhline(1, color=INK, linewidth=0.8, zorder=1.5)
-    lanes = len(compared) or 1
-    for column, value in enumerate(axes.values):
-        if value in aa:
-            left, right = axes.axis.at(column, (0, lanes), -1), axes.axis.at(column, (lanes - 1, lanes), 1)
-            _draw_aa(drawn[0], left, right, aa[value])
+    last = len(axes.drawn) - 1
+    for column, estimate in aa.items():
+        left, right = (axes.axis.at(column, (lane, last + 1), side) for lane, side in ((0, -1), (last, 1)))
+        top.plot([left, right], [estimate.value] * 2, color=FAINT, linewidth=1, zorder=1.2)
+        if estimate.lo is not None and estimate.hi is not None:
+            heights = [estimate.lo, estimate.lo, estimate.hi, estimate.hi]
+            top.fill([left, right, right, left], heights, color="#c8c8c8", linewidth=0, zorder=1)
     return figure
-
-
-def _draw_aa(panel: Axes, left: float, right: float, aa: Estimate) -> None:
-    panel.plot([left, right], [aa.value] * 2, color=FAINT, linewidth=1, zorder=1.2)
-    if aa.lo is not None and aa.hi is not None:
-        corners = [left, right, right, left], [aa.lo, aa.lo, aa.hi, aa.hi]
-        panel.fill(*corners, color="#c8c8c8", linewidth=0, zorder=1)

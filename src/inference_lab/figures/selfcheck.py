@@ -1,8 +1,6 @@
 """How far the laboratory may be believed: every comparison of a selfcheck, shares claimed, coverage."""
 
-from collections.abc import Sequence
-
-from inference_lab.analysis.selfcheck import AMONG, Trial, covers_one, trials, valid
+from inference_lab.analysis.selfcheck import AMONG, covers_one, trials, valid
 from inference_lab.analysis.statistics import ALPHA
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
@@ -21,8 +19,9 @@ from inference_lab.figures.style import (
 )
 
 GOALS = {0: 0.02, 5: 0.85, 10: 0.95}  # by percent of extra work: at most, then at least this share claimed
-CLAIMED, NOT, NARROW = "claimed", "not claimed", "share claimed where A/A is narrow"
-LEGEND = {CLAIMED: MARKS[0], NOT: MARKS[1], NARROW: MARKS[2]}
+LEGEND: dict[str, Mark] = dict(
+    zip(("claimed", "not claimed", "share claimed where A/A is narrow"), MARKS, strict=False)
+)
 WIDE = 0.8
 
 
@@ -30,7 +29,7 @@ WIDE = 0.8
 def draw(view: View) -> Figure:
     """Draw every ratio by what was put into it, the share claimed of each, and coverage of 1 by run.
 
-    Raises RecordError when a row of the summary is malformed or missing.
+    Raises RecordError when a row of the summary is missing.
     """
     found = trials(view.record, view.judge)
     percents = sorted({trial.percent for trial in found})
@@ -47,24 +46,29 @@ def draw(view: View) -> Figure:
     )
     figure, (ratios, shares, coverage) = new_figure(view, LEGEND, (220, 130, 110), title, head, Line(read))
     for place, percent in enumerate(percents):
-        _ratios(ratios, place, percent, [trial for trial in every if trial.percent == percent])
-        goal = GOALS.get(percent)
-        if goal is not None:
-            _level(shares, place, 100 * goal)
+        some = [trial for trial in every if trial.percent == percent]
+        for claimed, mark in ((True, MARKS[0]), (False, MARKS[1])):
+            numbers = [i for i, trial in enumerate(some) if trial.claimed == claimed]
+            places = [place + WIDE * ((i + 0.5) / len(some) - 0.5) for i in numbers]
+            heights = [100 * (some[i].comparison.ratio.value - 1) for i in numbers]
+            ratios.plot(places, heights, mark.marker, color=mark.color, alpha=0.6, markersize=2.6,
+                        markeredgewidth=0, zorder=2)  # fmt: skip
+        _level(ratios, place, percent)
+        if percent in GOALS:
+            _level(shares, place, 100 * GOALS[percent])
         for among, mark, at in ((AMONG[0], MARKS[0], -0.2), (AMONG[1], MARKS[2], 0.2)):
             _share(view, shares, place + at, mark, "claimed_share", (among, str(percent)))
     for panel in (ratios, shares):
         panel.set_xlim(-0.5, len(percents) - 0.5)
-        panel.set_xticks(
-            range(len(percents)),
-            [f"+{p}%" if p else "equal" for p in percents] if panel is shares else [""] * len(percents),
-        )
+        panel.set_xticks(range(len(percents)), [f"+{p}%" if p else "equal" for p in percents])
+    ratios.tick_params(labelbottom=False)
     ratios.set_ylabel("ratio to the baseline, %")
     shares.set_ylabel("claimed, %")
     shares.set_ylim(-4, 104)
 
-    null = [trial for trial in every if trial.percent == 0]
-    covered = [[covers_one(trial) for trial in null if trial.run == run] for run in runs]
+    covered = [
+        [covers_one(trial) for trial in every if (trial.run, trial.percent) == (run, 0)] for run in runs
+    ]
     held = [100 * sum(some) / len(some) for some in covered]
     last = max(runs, default=0)
     coverage.plot(runs, held, MARKS[3].marker, color=MARKS[3].color, ls="", ms=4)
@@ -75,17 +79,6 @@ def draw(view: View) -> Figure:
     coverage.set_ylabel("holds 1, %")
     coverage.set_ylim(min([*held, 80]) - 4, 104)
     return figure
-
-
-def _ratios(panel: Axes, place: int, percent: int, some: Sequence[Trial]) -> None:
-    for name, mark in ((CLAIMED, MARKS[0]), (NOT, MARKS[1])):
-        drawn = [(i, t) for i, t in enumerate(some) if t.claimed == (name == CLAIMED)]
-        panel.plot(
-            [place + WIDE * ((i + 0.5) / len(some) - 0.5) for i, _ in drawn],
-            [100 * (trial.comparison.ratio.value - 1) for _, trial in drawn],
-            mark.marker, color=mark.color, alpha=0.6, markersize=2.6, markeredgewidth=0, zorder=2,
-        )  # fmt: skip
-    _level(panel, place, percent)
 
 
 def _level(panel: Axes, place: int, value: float) -> None:

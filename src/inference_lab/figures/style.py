@@ -1,6 +1,6 @@
 """The one look of every figure, and its bytes: same record, same SVG, on any day and under any matplotlibrc.
 
-Lengths are points; WIDTH is 800 px. Colours are from Okabe and Ito's palette for colour-blind readers
+Lengths are points; WIDTH is 800 px. Colours: Okabe and Ito's for colour-blind readers
 (https://jfly.uni-koeln.de/color/); marker and line style say the same again for print in grey.
 """
 
@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import chdir, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from inference_lab.analysis.summary_table import View
 from inference_lab.records.svg import source_text
 
 WIDTH, MARGIN, LEFT, RIGHT, GAP = 600, 10, 64, 10, 16
-SHORT = 100  # a panel lower than this has shorter arrows
 TITLE, TEXT, SMALL = 12, 9, 8
 INK, FAINT, ALARM = "#222222", "#777777", "#a01010"
 
@@ -94,20 +93,11 @@ class Line:
 
 
 @contextmanager
-def styled() -> Generator[None]:
-    """A context in which every figure looks the same, whatever matplotlibrc says."""
+def _styled() -> Generator[None]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
         yield
-
-
-def svg(figure: Figure, view: View) -> str:
-    """The figure as SVG text, its origin in `dc:source`: `records.svg.read_metadata` reads it back."""
-    text = io.StringIO()
-    metadata = {"Title": view.record.experiment, "Source": source_text(view.source), "Date": None}
-    figure.savefig(text, format="svg", metadata=metadata)
-    return _MARKERS.sub(_once, text.getvalue())
 
 
 class drawing:  # noqa: N801 (a decorator)
@@ -116,15 +106,18 @@ class drawing:  # noqa: N801 (a decorator)
     def __init__(self, make: Callable[[View], Figure]) -> None:
         self._make = make
 
-    def __call__(self, view: View) -> str:
-        """The SVG."""
-        with styled():
-            return svg(self._make(view), view)
-
+    @_styled()
     def figure(self, view: View) -> Figure:
-        """The figure itself."""
-        with styled():
-            return self._make(view)
+        """Draw the figure."""
+        return self._make(view)
+
+    @_styled()
+    def __call__(self, view: View) -> str:
+        """Draw the SVG, its origin in `dc:source`: `records.svg.read_metadata` reads it back."""
+        text = io.StringIO()
+        metadata = {"Title": view.record.experiment, "Source": source_text(view.source), "Date": None}
+        self._make(view).savefig(text, format="svg", metadata=metadata)
+        return _MARKERS.sub(_once, text.getvalue())
 
 
 _MARKERS = re.compile(r'<g( clip-path="[^"]*")?>\n((?: *<use [^>]*/>\n)+)')
@@ -145,60 +138,58 @@ def _once(group: re.Match[str]) -> str:
 
 
 def new_figure(
-    view: View,
-    legend: Mapping[str, Mark],
-    heights: Sequence[float],
-    title: str,
-    head: str,
-    *foot: Line,
+    view: View, legend: Mapping[str, Mark], heights: Sequence[float], title: str, head: str, *foot: Line,
     right: float = RIGHT,
-) -> tuple[Figure, list[Axes]]:
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
     """A figure with one empty Axes for each height (points, top to bottom) and all the words around them.
 
     Above: title, `head`, legend. Below: `foot`, machine, origin, rebuilding. `right` is kept free of axes.
     """
     title_line = Line(f"{view.record.experiment}: {title}", TITLE, weight="bold")
-    machine, origin = (
-        Line(text, color=FAINT) for text in (_machine(view.record.manifest), _origin(view.source))
-    )
-    above, below = _wrapped([title_line, Line(head, TEXT)]), _wrapped([*foot, machine, origin])
+    files = " · ".join(f"{name} {digest[:12]}…" for name, digest in view.source["files"].items())
+    origin = f"sha256 of {files} · rebuild: {view.source['command']}"
+    above = _wrapped(title_line, Line(head, TEXT))
+    below = _wrapped(*foot, *(Line(text, color=FAINT) for text in (_machine(view), origin)))
     columns = len(legend) if sum(50 + 6 * len(label) for label in legend) < WIDTH - LEFT else 2
-    top = MARGIN + _height(above) + 14 * math.ceil(len(legend) / columns if legend else 0) + 8
+    keys = MARGIN + _height(above)
+    top = keys + 14 * math.ceil(len(legend) / columns if legend else 0) + 8
     bottom = top + sum(heights) + GAP * (len(heights) - 1) + 38
     height = bottom + _height(below) + MARGIN / 2
     figure = Figure(figsize=(WIDTH / 72, height / 72), dpi=72)
-    _write(figure, above, MARGIN)
-    _write(figure, below, bottom)
+    for lines, at in ((above, MARGIN), (below, bottom)):
+        for line in lines:
+            place = (MARGIN / WIDTH, 1 - at / height)
+            figure.text(*place, line.text, size=line.size, color=line.color, weight=line.weight, va="top")
+            at += 1.4 * line.size
     if legend:
-        figure.legend(
-            *_keys(legend), loc="upper left", borderaxespad=0, borderpad=0.2, handlelength=3.2, ncols=columns,
-            bbox_to_anchor=(LEFT / WIDTH, 1 - (MARGIN + _height(above)) / height), columnspacing=2.5,
-        )  # fmt: skip
+        add_legend(figure, legend, (LEFT / WIDTH, 1 - keys / height), borderpad=0.2, handlelength=3.2,
+                   ncols=columns, columnspacing=2.5)  # fmt: skip
     panels: list[Axes] = []
     for tall in heights:
         top += tall
-        panels.append(
-            figure.add_axes((LEFT / WIDTH, 1 - top / height, 1 - (LEFT + right) / WIDTH, tall / height))
-        )
+        place = (LEFT / WIDTH, 1 - top / height, 1 - (LEFT + right) / WIDTH, tall / height)
+        panels.append(figure.add_axes(place))
         top += GAP
     return figure, panels
 
 
-def legend_beside(panel: Axes, legend: Mapping[str, Mark]) -> None:
-    """A legend of one panel alone, at its right."""
-    panel.legend(*_keys(legend), loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, borderpad=0,
-                 fontsize=SMALL, handlelength=2, labelspacing=0.4)  # fmt: skip
-
-
-def _keys(legend: Mapping[str, Mark]) -> tuple[list[Line2D], list[str]]:
+def add_legend(
+    to: Figure | Axes, legend: Mapping[str, Mark], place: tuple[float, float], **look: Any
+) -> None:
+    """A legend of a figure or of one panel, its upper left corner at a place of it."""
     marks = [Line2D([], [], color=mark.color, marker=mark.marker, ls=mark.line) for mark in legend.values()]
-    return marks, list(legend)
+    to.legend(marks, list(legend), loc="upper left", bbox_to_anchor=place, borderaxespad=0, **look)
+
+
+def alarm(words: str) -> Line:
+    """A line about flags."""
+    return Line(f"⚑ {words}", SMALL, ALARM, "bold")
 
 
 def flag_lines(codes: Iterable[str], words: str = "no claim is made") -> list[Line]:
     """The line below a figure that names flags; none without flags."""
     named = ", ".join(dict.fromkeys(codes))
-    return [Line(f"⚑ flagged, {words}: {named}", SMALL, ALARM, "bold")] if named else []
+    return [alarm(f"flagged, {words}: {named}")] if named else []
 
 
 def interval(panel: Axes, x: float, estimate: Estimate, mark: Mark, *, hollow: bool = False) -> None:
@@ -206,20 +197,18 @@ def interval(panel: Axes, x: float, estimate: Estimate, mark: Mark, *, hollow: b
 
     Nothing here is negative, so there is no arrow below a 0.
     """
-    low = panel.get_window_extent().height < SHORT
-    for bound, up in ((estimate.lo, -1), (estimate.hi, 1)):
-        if bound is not None and bound != estimate.value:
-            panel.plot([x] * 2, [estimate.value, bound], color=mark.color, linewidth=1.6, zorder=4)
+    value, long = estimate.value, 20 if panel.get_window_extent().height >= 100 else 14
+    for bound, up in ((estimate.lo, -long), (estimate.hi, long)):
+        if bound is not None and bound != value:
+            panel.plot([x] * 2, [value, bound], color=mark.color, linewidth=1.6, zorder=4)
             panel.plot(x, bound, "_", color=mark.color, markersize=6, markeredgewidth=1.6, zorder=4)
-        elif bound is None and (up > 0 or estimate.value > 0):
+        elif bound is None and (up > 0 or value > 0):
             arrow = {"arrowstyle": "<-", "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9, "color": mark.color}
-            offset, value = (0, (14 if low else 20) * up), (x, estimate.value)
-            panel.annotate("", value, offset, textcoords="offset points", arrowprops=arrow, zorder=4)
-    face, edge = ("white", mark.color) if hollow or mark.marker == "x" else (mark.color, "white")
-    panel.plot(
-        x, estimate.value, mark.marker, markerfacecolor=face, markeredgecolor=edge, clip_on=False,
-        markeredgewidth=1.2 if edge != "white" else 0.6, zorder=4.5,
-    )  # fmt: skip
+            panel.annotate("", (x, value), (0, up), textcoords="offset points", arrowprops=arrow, zorder=4)
+    hollow = hollow or mark.marker == "x"
+    face, edge, wide = ("white", mark.color, 1.2) if hollow else (mark.color, "white", 0.6)
+    panel.plot(x, value, mark.marker, markerfacecolor=face, markeredgecolor=edge, clip_on=False,
+               markeredgewidth=wide, zorder=4.5)  # fmt: skip
 
 
 def scale(panel: Axes, values: Sequence[float], label: str, *, log: bool | None = None) -> None:
@@ -244,53 +233,40 @@ def scale(panel: Axes, values: Sequence[float], label: str, *, log: bool | None 
     panel.set_ylabel(label)
 
 
-def _machine(manifest: Mapping[str, Any]) -> str:
-    environment: Mapping[str, Any] = manifest.get("environment") or {}
+def _machine(view: View) -> str:
+    manifest = view.record.manifest
+    environment = manifest.get("environment")
     if not environment:
         return "Machine unknown: the raw file came without a manifest."
-    blas, packages = environment.get("blas") or {}, environment.get("packages") or {}
     facts = {
-        "": environment.get("cpu_model"),
-        "cores ": environment.get("cores"),
-        "Python ": environment.get("python"),
-        "NumPy ": packages.get("numpy"),
-        "BLAS ": " ".join(str(blas[key]) for key in ("name", "version") if blas.get(key)),
-        "BLAS threads ": blas.get("threads"),
-        "recorded ": str(manifest.get("started_at") or "")[:16],
+        name: environment.get(key)
+        for name, key in (("", "cpu_model"), ("cores ", "cores"), ("Python ", "python"))
     }
-    if manifest.get("kind", "timing") != "timing":  # nothing that BLAS or NumPy calculated was timed
-        facts = {name: fact for name, fact in facts.items() if "BLAS" not in name and name != "NumPy "}
+    if manifest.get("kind", "timing") == "timing":  # else nothing that BLAS or NumPy calculated was timed
+        blas = environment.get("blas") or {}
+        facts["NumPy "] = (environment.get("packages") or {}).get("numpy")
+        facts["BLAS "] = " ".join(str(blas[key]) for key in ("name", "version") if blas.get(key))
+        facts["BLAS threads "] = blas.get("threads")
+    facts["recorded "] = manifest.get("started_at", "")[:16]
     return " · ".join(f"{name}{fact or 'unknown'}" for name, fact in facts.items())
 
 
-def _origin(source: Mapping[str, Any]) -> str:
-    files = " · ".join(f"{name} {digest[:12]}…" for name, digest in source["files"].items())
-    return f"sha256 of {files} · rebuild: {source['command']}"
-
-
-def _wrapped(lines: Sequence[Line]) -> list[Line]:
+def _wrapped(*lines: Line) -> list[Line]:
     wrapped: list[Line] = []
     for line in lines:
         font = font_manager.FontProperties(size=line.size, weight=line.weight)
-        room, words = WIDTH - 2.0 * MARGIN, list[str]()
+        room, texts = 0.0, list[str]()
         for word in line.text.split():
             wide: float = text_to_path.get_text_width_height_descent(f"{word} ", font, ismath=False)[0]
-            if wide > room and words:
-                wrapped.append(Line(" ".join(words), line.size, line.color, line.weight))
-                room, words = WIDTH - 2.0 * MARGIN, []
-            words.append(word)
+            if not texts or wide > room:
+                room = WIDTH - 2.0 * MARGIN
+                texts.append(word)
+            else:
+                texts[-1] += f" {word}"
             room -= wide
-        wrapped.append(Line(" ".join(words), line.size, line.color, line.weight))
+        wrapped += [replace(line, text=text) for text in texts]
     return wrapped
 
 
 def _height(lines: Sequence[Line]) -> float:
     return sum(1.4 * line.size for line in lines)
-
-
-def _write(figure: Figure, lines: Sequence[Line], top: float) -> None:
-    height = 72 * figure.get_figheight()
-    for line in lines:
-        place = (MARGIN / WIDTH, 1 - top / height)
-        figure.text(*place, line.text, size=line.size, color=line.color, weight=line.weight, va="top")
-        top += 1.4 * line.size

@@ -3,7 +3,7 @@
 Answers: what grows, what stays, and do both sides agree?
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
@@ -12,9 +12,8 @@ from inference_lab.figures.style import INK, MARKS, Figure, Line, Mark, drawing,
 from inference_lab.records.record import varied
 
 
-@dataclass(frozen=True, slots=True)
-class _Metric:
-    """A column of a metric, and what it is called beside the panel; the mark shows who reports it."""
+class _Metric(NamedTuple):
+    """What a metric is called beside the panel, the mark of who reports it, its name and column."""
 
     label: str
     mark: Mark
@@ -22,25 +21,23 @@ class _Metric:
     column: str = "median"
 
 
-@dataclass(frozen=True, slots=True)
-class _Quantity:
-    """The metrics over one vertical axis; `log` as in `style.scale`, `rare`: left out where all are 0."""
+class _Quantity(NamedTuple):
+    """The metrics over one vertical axis, logarithmic if need be; `rare`: left out where all are 0."""
 
     label: str
     metrics: tuple[_Metric, ...]
-    log: bool | None = False
+    log: bool = False
     rare: bool = False
 
 
 _CLIENT, _HIGH, _SERVER, _SCRAPED, _ENGINE, _MOST = MARKS
-_FORMULA = Mark(INK, "x", "")
-QUANTITIES = (
+_QUANTITIES = (
     _Quantity("TTFT\nms", (_Metric("client: P50", _CLIENT, "ttft", "p50_ms"),
                            _Metric("client: P95", _HIGH, "ttft", "p95_ms"),
-                           _Metric("server: mean", _SERVER, "server_ttft_mean")), log=None),
+                           _Metric("server: mean", _SERVER, "server_ttft_mean")), log=True),
     _Quantity("ITL\nms", (_Metric("client: P50", _CLIENT, "itl", "p50_ms"),
                           _Metric("client: P95", _HIGH, "itl", "p95_ms"),
-                          _Metric("server: mean", _SERVER, "server_itl_mean")), log=None),
+                          _Metric("server: mean", _SERVER, "server_itl_mean")), log=True),
     _Quantity("output\ntokens/s", (_Metric("client", _CLIENT, "output_tokens_per_s"),)),
     _Quantity("goodput\nrequests/s", (_Metric("client", _CLIENT, "goodput_per_s"),)),
     _Quantity("queue of\nserver, ms", (_Metric("server: mean", _SERVER, "server_queue_mean"),)),
@@ -52,11 +49,11 @@ QUANTITIES = (
                                        _Metric("engine: most", _MOST, "step_prefill_tokens_peak"))),
     _Quantity("prefix hits\ntokens", (_Metric("server", _SERVER, "prefix_cache_hits"),), rare=True),
     _Quantity("step\nms", (_Metric("engine: P50", _ENGINE, "step", "p50_ms"),
-                           _Metric("engine: P95", _MOST, "step", "p95_ms")), log=None),
+                           _Metric("engine: P95", _MOST, "step", "p95_ms")), log=True),
 )  # fmt: skip
-CACHE = (  # shown where the size of the cache is varied
+_CACHE = (  # shown where the size of the cache is varied
     _Quantity("KV tokens", (_Metric("server's log", _SERVER, "kv_cache_tokens", "value"),
-                            _Metric("capacity formula", _FORMULA, "kv_capacity_tokens", "value"))),
+                            _Metric("capacity formula", Mark(INK, "x", ""), "kv_capacity_tokens", "value"))),
     _Quantity("preempted\nrequests", (_Metric("server", _SERVER, "preemptions"),), rare=True),
 )  # fmt: skip
 
@@ -69,22 +66,25 @@ def draw(view: View) -> Figure:
     """
     name, values = varied(view.record.manifest)
     columns = [str(value) for value in values]
-    quantities = (*(CACHE if name == "kv_cache_gib" else ()), *QUANTITIES)
+    quantities = (*(_CACHE if name == "kv_cache_gib" else ()), *_QUANTITIES)
     panels = [panel for quantity in quantities if (panel := _panel(view, quantity, name, columns))]
     if not panels:
         raise RecordError(f"{view.record.experiment}: summary.csv has nothing to draw over {name}")
-    head = (
-        "Times over all requests, tokens or steps of a value; other numbers: median over its loads."
-        f" {READ_INTERVAL}"
+    conditions = view.record.manifest["conditions"]
+    fixed = ", ".join(
+        f"{key} {value}" for key, value in conditions["fixed"].items() if key not in (name, "seed")
     )
-    foot = [
-        Line(_conditions(view, name)),
-        *flag_lines(c for row in view.summary for c in row["flags"].split()),
+    loads = "1 load" if conditions["rounds"] == 1 else f"{conditions['rounds']} loads"
+    foot = Line(f"{conditions['server']['kind']} server; {fixed}; {loads} per server.")
+    flags = flag_lines(code for row in view.summary for code in row["flags"].split())
+    head = "Times over all requests, tokens or steps of a value; other numbers: median over its loads."
+    axis, title = (
+        Axis(name, columns, range(len(columns)), spread=0.5),
+        "what client, server and engine report",
+    )
+    return draw_panels(view, axis, panels, f"{title}, over {name}", f"{head} {READ_INTERVAL}", foot, *flags)[
+        0
     ]
-    axis = Axis(name, columns, range(len(columns)), spread=0.5)
-    title = f"what client, server and engine report, over {name}"
-    figure, _ = draw_panels(view, axis, panels, title, head, *foot)
-    return figure
 
 
 def _panel(view: View, quantity: _Quantity, axis: str, columns: list[str]) -> Panel | None:
@@ -94,20 +94,10 @@ def _panel(view: View, quantity: _Quantity, axis: str, columns: list[str]) -> Pa
     for lane, metric in enumerate(quantity.metrics):
         found = [(column, rows.get((metric.name, value))) for column, value in enumerate(columns)]
         estimates = [(column, estimate_of(row, metric.column)) for column, row in found if row]
-        points = [Point(column, estimate) for column, estimate in estimates if estimate]
-        if points:
-            lanes = lane, len(quantity.metrics)
-            series.append(Series(metric.label, metric.mark, points, lanes))
-    panel = Panel(quantity.label, series, 86, quantity.log)
-    if not any(panel.values()) if quantity.rare else not series:
+        if points := [(column, Point(estimate)) for column, estimate in estimates if estimate]:
+            series.append(Series(metric.label, metric.mark, points, (lane, len(quantity.metrics))))
+    numbers = Panel("", series, 0).values()
+    if not (any(numbers) if quantity.rare else numbers):
         return None
-    if quantity.log is None and min(panel.values()) > 0:
-        return panel
-    return Panel(quantity.label, series, 86, log=False, also=[1.0])
-
-
-def _conditions(view: View, axis: str) -> str:
-    conditions = view.record.manifest["conditions"]
-    fixed = [f"{name} {value}" for name, value in conditions["fixed"].items() if name not in (axis, "seed")]
-    loads = "1 load" if conditions["rounds"] == 1 else f"{conditions['rounds']} loads"
-    return f"{conditions['server']['kind']} server; {', '.join(fixed)}; {loads} per server."
+    is_log = quantity.log and min(numbers) > 0
+    return Panel(quantity.label, series, 86, log=None if is_log else False, also=[] if is_log else [1.0])

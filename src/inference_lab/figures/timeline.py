@@ -4,28 +4,17 @@ Answers: who waits for whom? Client and server are drawn from their own records,
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from inference_lab.analysis.load_runs import Cell, cells_of, in_flight_over_time
 from inference_lab.analysis.metrics import token_times
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import ConfigError
-from inference_lab.figures.style import (
-    ALARM,
-    INK,
-    SMALL,
-    Axes,
-    Figure,
-    Line,
-    Mark,
-    drawing,
-    flag_lines,
-    new_figure,
-)
+from inference_lab.figures.style import ALARM, INK, Axes, Figure, Line, Mark, drawing, flag_lines, new_figure
 from inference_lab.records.record import Record
-from inference_lab.stream_load.requests import RequestRecord
 
 GATE = Mark("#999999", "", "-")
 SENT = Mark("#d55e00", "", "-")
@@ -38,7 +27,7 @@ REQUEST, TALLEST, BELOW = 6, 300, 50  # points: a request, all of them at most, 
 COLUMN_GAP = 0.05  # of the figure's width
 MOST_TICKS = 4000  # a column with more tokens shows their streams without them
 
-CellKey = tuple[str, ...]
+Seconds = Callable[[int], float]  # from ns of the clock to s on the axis
 
 
 @drawing
@@ -47,14 +36,14 @@ def draw(view: View) -> Figure:
 
     With `judge.shown` the first load of that value alone. Raises ConfigError when there is none.
     """
-    steady = view.judge.window == "steady"
+    is_steady = view.judge.window == "steady"
     record = _only(view.record, shown) if (shown := view.judge.shown) else view.record
-    cells = {tuple(cell.conditions.values()): cell for cell in cells_of(record, steady=steady)}
+    cells = {tuple(cell.conditions.values()): cell for cell in cells_of(record, steady=is_steady)}
     columns = list(dict.fromkeys(key[:1] for key in cells))
     rows = list(dict.fromkeys(key[1:] for key in cells))
     heights: list[float] = []
     for row in rows:
-        most = max(len(cells[key].requests) for column in columns if (key := column + row) in cells)
+        most = max(len(cell.requests) for key, cell in cells.items() if key[1:] == row)
         heights += [min(max(REQUEST * most, BELOW), TALLEST), BELOW]
     legend = {
         "waits at the client's gate": GATE,
@@ -69,21 +58,29 @@ def draw(view: View) -> Figure:
     shaded = "Shaded: the steady window. Requests that arrive in it are measured, others counted."
     notes = dict.fromkeys(run.note for cell in cells.values() for run in cell.runs if run.note)
     codes = sorted(code for code in {row["flags"] for row in view.summary} if code)
-    foot = [*[Line(shaded)] * steady, *map(Line, notes), *flag_lines(codes, "no claim about times is made")]
+    flags = flag_lines(codes, "no claim about times is made")
+    foot = [*[Line(shaded)] * is_steady, *map(Line, notes), *flags]
     title = "when each request waited, and for whom"
     figure, panels = new_figure(view, legend, heights, title, head, *foot)
-    for number, row in enumerate(rows):
-        above, below = (_split(figure, panel, len(columns)) for panel in panels[2 * number : 2 * number + 2])
-        for upper, lower, column in zip(above, below, columns, strict=True):
-            if cell := cells.get(column + row):
-                _requests(upper, cell, steady=steady)
-                _counts(lower, cell)
-                lower.set_xlim(upper.get_xlim())
-                if number == 0:
-                    upper.set_title(_title(cell), size=SMALL, pad=2)
+    split = [_split(figure, panel, len(columns)) for panel in panels]
+    for row, above, below in zip(rows, split[::2], split[1::2], strict=True):
         above[0].set_ylabel(": ".join((*row, "requests")))
         below[0].set_ylabel("how many")
+        for upper, lower, column in zip(above, below, columns, strict=True):
+            if cell := cells.get(column + row):
+                seconds = _since(min((request.arrival_ns for request in cell.requests), default=0))
+                _requests(upper, cell, seconds, is_steady=is_steady)
+                _counts(lower, cell, seconds)
+                lower.set_xlim(upper.get_xlim())
+                if row == rows[0]:
+                    # A word as it is, a number with the name of what it counts.
+                    name, value = next(iter(cell.conditions.items()), ("", ""))
+                    upper.set_title(f"{name} {value}" if value.isdigit() else value, size=8, pad=2)
     return figure
+
+
+def _since(start: int) -> Seconds:
+    return lambda at: round((at - start) / 1e9, 6)
 
 
 def _only(record: Record, shown: Mapping[str, object]) -> Record:
@@ -91,20 +88,13 @@ def _only(record: Record, shown: Mapping[str, object]) -> Record:
     wanted = {name: str(value) for name, value in shown.items()}
     for session in record.manifest["sessions"]:
         if {name: str(value) for name, value in session["cell"].items()} == wanted:
-            name = session["name"]
             return replace(
                 record,
                 manifest={**record.manifest, "sessions": [session]},
-                requests=[request for request in record.requests if request.load == name],
-                rows=[row for row in record.rows if row["load"] == name],
+                requests=[request for request in record.requests if request.load == session["name"]],
+                rows=[row for row in record.rows if row["load"] == session["name"]],
             )
     raise ConfigError(f"{record.experiment}: judge.shown is {wanted}, and no load was made under that")
-
-
-def _title(cell: Cell) -> str:
-    """What a column's cells have in common: a word as it is, a number with the name of what it counts."""
-    name, value = next(iter(cell.conditions.items()), ("", ""))
-    return f"{name} {value}" if value.isdigit() else value
 
 
 def _split(figure: Figure, panel: Axes, columns: int) -> list[Axes]:
@@ -116,64 +106,48 @@ def _split(figure: Figure, panel: Axes, columns: int) -> list[Axes]:
     return [panel, *(figure.add_axes(place) for place in places[1:])]
 
 
-def _requests(panel: Axes, cell: Cell, *, steady: bool) -> None:
+def _requests(panel: Axes, cell: Cell, seconds: Seconds, *, is_steady: bool) -> None:
     requests = sorted(cell.requests, key=lambda request: (request.arrival_ns, request.request_id))
-    start = _start(cell)
     thin = min(1, TALLEST / REQUEST / max(len(requests), 1))
-    stages = [list(_stages(request)) for request in requests]
-    for name, mark, width in (("gate", GATE, 0.8), ("sent", SENT, 1.6), ("stream", STREAM, 1.6)):
-        spans = [
-            (begin, end, height)
-            for height, reached in enumerate(stages)
-            for stage, begin, end in reached
-            if stage == name
-        ]
-        xs = [x for begin, end, _ in spans for x in (_s(begin, start), _s(end, start), math.nan)]
-        ys = [y for _, _, height in spans for y in (height, height, math.nan)]
-        panel.plot(xs, ys, color=mark.color, linewidth=width * thin, solid_capstyle="butt")
-    ticks = [(_s(at, start), n) for n, request in enumerate(requests) for at in token_times(request)]
-    if len(ticks) <= MOST_TICKS:
-        xs = [x for at, _ in ticks for x in (at, at, math.nan)]
-        ys = [y for _, height in ticks for y in (height - 0.4, height + 0.4, math.nan)]
-        panel.plot(xs, ys, color=STREAM.color, linewidth=0.5)
+    spans: dict[Mark, list[Sequence[float]]] = {GATE: [], SENT: [], STREAM: []}
+    for height, request in enumerate(requests):
+        reached = request.arrival_ns, request.admitted_ns, request.first_token_ns, request.finish_ns
+        for mark, (begin, end) in zip(spans, pairwise(reached), strict=True):
+            if begin is not None:  # drawn as far as it came
+                ends = seconds(begin), seconds(request.finish_ns if end is None else end)
+                spans[mark].append((*ends, height, height))
+    for mark, lines in spans.items():
+        width = (0.8 if mark is GATE else 1.6) * thin
+        _lines(panel, lines, color=mark.color, linewidth=width, solid_capstyle="butt")
+    tokens = [(seconds(at), n) for n, request in enumerate(requests) for at in token_times(request)]
+    if len(tokens) <= MOST_TICKS:
+        ticks = [(at, at, height - 0.4, height + 0.4) for at, height in tokens]
+        _lines(panel, ticks, color=STREAM.color, linewidth=0.5)
     for is_ok, mark, size in ((True, END, 2), (False, FAILED, 4)):
-        ends = [(_s(r.finish_ns, start), n) for n, r in enumerate(requests) if (r.status == "ok") == is_ok]
-        xs, ys = [x for x, _ in ends], [y for _, y in ends]
-        panel.plot(xs, ys, mark.marker, color=mark.color, markersize=size)
-    for window in (run.window for run in cell.runs if steady and not run.note):
+        ended = [n for n, request in enumerate(requests) if (request.status == "ok") == is_ok]
+        times = [seconds(requests[n].finish_ns) for n in ended]
+        panel.plot(times, ended, mark.marker, color=mark.color, markersize=size)
+    for window in (run.window for run in cell.runs if is_steady and not run.note):
         if window:
-            panel.axvspan(_s(window[0], start), _s(window[1], start), color="#f0ead2", linewidth=0, zorder=0)
+            panel.axvspan(*map(seconds, window), color="#f0ead2", linewidth=0, zorder=0)
     panel.set_ylim(len(requests) - 0.2, -0.8)
     panel.set_yticks([])
     panel.tick_params(labelbottom=False)
     panel.grid(axis="x")
 
 
-def _stages(request: RequestRecord) -> Iterable[tuple[str, int, int]]:
-    """(name, begin, end) of what a request waited for, as far as it came."""
-    reached = [request.arrival_ns, request.admitted_ns, request.first_token_ns, request.finish_ns]
-    for name, (begin, end) in zip(("gate", "sent", "stream"), pairwise(reached), strict=True):
-        if begin is None:
-            return
-        yield name, begin, request.finish_ns if end is None else end
+def _lines(panel: Axes, lines: Sequence[Sequence[float]], **look: Any) -> None:
+    """One line for each (x, x, y, y)."""
+    xs = [x for x0, x1, _, _ in lines for x in (x0, x1, math.nan)]
+    panel.plot(xs, [y for _, _, y0, y1 in lines for y in (y0, y1, math.nan)], **look)
 
 
-def _counts(panel: Axes, cell: Cell) -> None:
-    start = _start(cell)
+def _counts(panel: Axes, cell: Cell, seconds: Seconds) -> None:
     events = list(in_flight_over_time(cell.requests))
-    xs, ys = [_s(at, start) for at, _ in events], [now for _, now in events]
-    panel.plot(xs, ys, drawstyle="steps-post", color=CLIENT.color, linewidth=1)
-    xs = [_s(at, start) for step in cell.steps for at in (step.started_ns, step.ended_ns)]
-    batches = [step.batch for step in cell.steps for _ in (0, 1)]
-    panel.plot(xs, batches, color=SERVER.color, linestyle=SERVER.line, linewidth=1.4)
-    most = max([*ys, *batches], default=1)
+    counts, batches = [now for _, now in events], [step.batch for step in cell.steps for _ in (0, 1)]
+    panel.plot([seconds(at) for at, _ in events], counts, drawstyle="steps-post", color=INK, linewidth=1)
+    ends = [seconds(at) for step in cell.steps for at in (step.started_ns, step.ended_ns)]
+    panel.plot(ends, batches, color=SERVER.color, linestyle=SERVER.line, linewidth=1.4)
+    most = max([*counts, *batches], default=1)
     panel.set_ylim(0, 1.15 * most)
     panel.set_yticks([0, most // 2, most] if most > 1 else [0, 1])
-
-
-def _start(cell: Cell) -> int:
-    return min((request.arrival_ns for request in cell.requests), default=0)
-
-
-def _s(at: int, start: int) -> float:
-    return round((at - start) / 1e9, 6)

@@ -4,16 +4,16 @@ Answers: which cells are drawn, over which axis, and how is a path marked in eve
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
-from inference_lab.analysis.rounds import rounds_of
+from inference_lab.analysis.rounds import CellKey, rounds_of
 from inference_lab.analysis.statistics import Estimate
 from inference_lab.analysis.summary_table import View
 from inference_lab.errors import RecordError
 from inference_lab.figures.panels import Axis, Lane, Panel, Point, Series, draw_panels, estimate_of
-from inference_lab.figures.style import ALARM, MARKS, SMALL, Axes, Figure, Line
+from inference_lab.figures.style import MARKS, Axes, Figure, Line, alarm
 from inference_lab.records.samples import CELL_COLUMNS
 
 _LABELS = {
@@ -24,47 +24,41 @@ _LABELS = {
     "d_model": "model width C",
     "blas_threads": "BLAS threads",
 }
-CellKey = tuple[str, int]  # path and varied value
 
 
 class TimingAxes:
     """A timing record over its varied axis: its paths with their marks, and the rows of their cells.
 
-    Raises RecordError when there are more paths than marks that differ, or a cell has no row.
+    `drawn` are the paths that the figure shows. Raises RecordError when there are more paths than marks.
     """
 
     def __init__(self, view: View) -> None:
         self.view, self.rounds = view, rounds_of(view.record)
         self.name, self.baseline = self.rounds.axis, self.rounds.baseline
-        self.paths, self.values = list(self.rounds.paths), sorted(map(int, self.rounds.values))
+        self.paths, self.values = list(self.rounds.paths), sorted(self.rounds.values)
         self.rows = {(row["path"], int(row[self.name])): row for row in view.summary}
-        if missing := [cell for cell in self.rounds.times if cell not in self.rows]:
-            raise RecordError(
-                f"summary.csv of {view.record.experiment}: no row for {missing[0][0]} at {self.name}"
-                f" {missing[0][1]}; rebuild it from raw.csv"
-            )
         if len(self.paths) > len(MARKS):
-            raise RecordError(
-                f"{view.record.experiment}: {len(self.paths)} paths, a figure has marks for {len(MARKS)};"
-                " split the experiment"
-            )
+            paths = f"{view.record.experiment}: {len(self.paths)} paths"
+            raise RecordError(f"{paths}, a figure has marks for {len(MARKS)}; split the experiment")
+        self.drawn = self.paths
         self.marks = dict(zip(self.paths, MARKS, strict=False))
         self.call: str = view.judge.call or "one call"
-        log = self.values[-1] >= 4 * self.values[0]
-        places = [math.log2(value) if log else float(value) for value in self.values]
-        label = _LABELS.get(self.name, self.name) + (", log scale" if log else "")
+        is_log = self.values[-1] >= 4 * self.values[0]
+        places = [math.log2(value) if is_log else value for value in self.values]
+        label = _LABELS.get(self.name, self.name) + ", log scale" * is_log
         self.axis = Axis(label, self.values, places, spread=0.84)
 
     def estimate(self, cell: CellKey, column: str) -> Estimate:
         """A column of a cell's row with its bounds. Raises RecordError when it is empty."""
-        if (estimate := estimate_of(self.rows[cell], column)) is None:
+        if cell not in self.rows:
             raise RecordError(
-                f"summary.csv of {self.view.record.experiment}: {column} of {cell[0]} at {self.name}"
-                f" {cell[1]} is empty; rebuild it from raw.csv"
+                f"summary.csv: no row for {cell[0]} at {self.name} {cell[1]}; rebuild it from raw"
             )
+        if (estimate := estimate_of(self.rows[cell], column)) is None:
+            raise RecordError(f"{self.rows[cell].place}: {column} is empty; rebuild it from raw")
         return estimate
 
-    def samples(self, cell: CellKey, metric: str) -> Sequence[float]:
+    def samples(self, cell: CellKey, metric: str) -> list[float]:
         """A metric of every timed call of a cell, in the order measured."""
         return self.rounds.metric(metric, *cell).ravel().tolist()
 
@@ -72,48 +66,37 @@ class TimingAxes:
         """The codes of a cell: with one of them it makes no claim."""
         return self.rows[cell]["flags"].split()
 
-    def series(
-        self, paths: Sequence[str], point: Callable[[int, CellKey], Point], **look: Any
-    ) -> list[Series]:
-        """A series for each path, each in a lane of its own; `point` makes that of a column and cell."""
+    def series(self, point: Callable[[CellKey], Point], **look: Any) -> list[Series]:
+        """A series for each drawn path, each in a lane of its own; `point` makes that of a cell."""
+        lanes = [(lane, len(self.drawn)) for lane in range(len(self.drawn))]
         return [
             Series(
-                path,
-                self.marks[path],
-                [point(column, (path, value)) for column, value in enumerate(self.values)],
-                (lane, len(paths)),
-                **look,
+                path, self.marks[path], [*enumerate(point((path, at)) for at in self.values)], lane, **look
             )
-            for lane, path in enumerate(paths)
+            for path, lane in zip(self.drawn, lanes, strict=True)
         ]
 
-    def draw(
-        self, paths: Sequence[str], panels: Sequence[Panel], title: str, read: str, *, ratios: bool = False
-    ) -> tuple[Figure, list[Axes]]:
-        """A figure of these paths; in one of `ratios`, flags of the baseline mark what is compared to it."""
-        flagged: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    def draw(self, panels: Sequence[Panel], title: str, read: str, *over: str) -> tuple[Figure, list[Axes]]:
+        """A figure of the drawn paths; flags of the paths that they are `over` mark them, too."""
+        flagged: dict[tuple[str, str], list[str]] = {}
         hatched: list[tuple[int, Lane]] = []
-        for lane, path in enumerate(paths):
-            for column, value in enumerate(self.values):
-                codes = self.flags((path, value)) + (self.flags((self.baseline, value)) if ratios else [])
-                if codes:
-                    flagged[path, ", ".join(dict.fromkeys(codes))].append(value)
-                    hatched.append((column, (lane, len(paths))))
+        for (lane, path), (column, value) in product(enumerate(self.drawn), enumerate(self.values)):
+            if codes := [code for each in (path, *over) for code in self.flags((each, value))]:
+                flagged.setdefault((path, ", ".join(dict.fromkeys(codes))), []).append(str(value))
+                hatched.append((column, (lane, len(self.drawn))))
         foot = [Line(read)]
         if flagged:
-            named = "; ".join(f"{path} {', '.join(map(str, v))}: {c}" for (path, c), v in flagged.items())
-            words = f"⚑ hatched: flagged, no claim is made. {self.name} of {named}."
-            foot.append(Line(words, SMALL, ALARM, "bold"))
-        legend = {path: self.marks[path] for path in paths}
-        return draw_panels(
-            *(self.view, self.axis, panels, title, self._conditions(paths), *foot),
-            legend=legend, hatched=hatched,
-        )  # fmt: skip
+            named = "; ".join(
+                f"{path} {', '.join(values)}: {codes}" for (path, codes), values in flagged.items()
+            )
+            foot.append(alarm(f"hatched: flagged, no claim is made. {self.name} of {named}."))
+        legend = {path: self.marks[path] for path in self.drawn}
+        head = self._conditions()
+        return draw_panels(self.view, self.axis, panels, title, head, *foot, legend=legend, hatched=hatched)
 
-    def _conditions(self, paths: Sequence[str]) -> str:
-        rows, words = [row for (path, _), row in self.rows.items() if path in paths], list[str]()
-        for column in (*CELL_COLUMNS, "n"):
-            if column not in ("path", self.name):
-                values = " or ".join(dict.fromkeys(row[column] for row in rows))
-                words.append(f"{column} = {values}" if column == "n" else f"{column} {values}")
-        return " · ".join(words) + " samples per cell"
+    def _conditions(self) -> str:
+        rows = [row for (path, _), row in self.rows.items() if path in self.drawn]
+        fixed = [name for name in CELL_COLUMNS if name not in ("path", self.name)]
+        values = {name: " or ".join(dict.fromkeys(row[name] for row in rows)) for name in (*fixed, "n")}
+        words = [f"{name} {values[name]}" for name in fixed]
+        return " · ".join([*words, f"n = {values['n']} samples per cell"])
