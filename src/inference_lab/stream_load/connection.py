@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, cast
+from typing import cast
 
 from inference_lab.errors import InputError
 from inference_lab.stream_load.clock import ANCILLARY_BYTES, Ancillary, ArrivalClock
@@ -112,17 +112,6 @@ class SocketReader:
 
 class Connection:
     """A connected plain socket. After `on_close` was called, or `close`, nothing is called any more."""
-
-    __slots__ = (
-        "_is_open",
-        "_on_close",
-        "_on_data",
-        "_on_sent",
-        "_reader",
-        "_sock",
-        "_unsent",
-        "close_reason",
-    )
 
     def __init__(self, sock: socket.socket, reader: SocketReader, on_data: OnData, on_close: OnClose) -> None:
         self._sock = sock
@@ -236,11 +225,11 @@ class TlsConnection(asyncio.Protocol):
         """Whether the peer has not ended the stream, as far as the event loop has heard."""
         return self._transport is not None and not self._transport.is_closing()
 
-    def close(self, *, reset: bool = False) -> None:
+    def close(self) -> None:
         """End the stream."""
         self._on_close = None
         if self._transport is not None:
-            self._transport.abort() if reset else self._transport.close()
+            self._transport.close()
 
 
 def tls_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:
@@ -258,34 +247,3 @@ def tls_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.S
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-async def connect(
-    address: tuple[socket.AddressFamily, Any],
-    reader: SocketReader,
-    on_data: OnData,
-    on_close: OnClose,
-    *,
-    tls: ssl.SSLContext | None = None,
-    server_name: str = "",
-) -> Connection | TlsConnection:
-    """A new connection to `address`; raises OSError (ssl.SSLError is one) when there is none."""
-    loop = asyncio.get_running_loop()
-    family, where = address
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setblocking(False)
-        if family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if tls is None:
-            reader.clock.enable(sock)
-        await loop.sock_connect(sock, where)
-        if tls is None:
-            return Connection(sock, reader, on_data, on_close)
-        _, connection = await loop.create_connection(
-            lambda: TlsConnection(on_data, on_close), sock=sock, ssl=tls, server_hostname=server_name
-        )
-        return connection
-    except BaseException:
-        sock.close()
-        raise

@@ -37,7 +37,7 @@ class Client:
         self._timeouts = timeouts or Timeouts()
         self._api_key = api_key
         self.redact = redacting(api_key)
-        self.pool = ConnectionPool(endpoint, clock, connect_s=self._timeouts.connect_s, spare=spare, tls=tls)
+        self.pool = ConnectionPool(endpoint, clock, self._timeouts.connect_s, spare, tls)
         self.resent = 0
         self._live: set[Response] = set()
 
@@ -71,33 +71,21 @@ class Client:
         A request whose kept connection ended before any byte of an answer goes once more over a new one.
         """
         capture = Capture(request)
-        line: Line | None = None
-        response: Response | None = None
         try:
-            line = await self.pool.take()
-            response = await self._answer(line, capture, keep_body_bytes)
+            await self._answer(await self.pool.take(), capture, keep_body_bytes)
             if capture.ended is None:
                 capture.resent += 1
                 capture.sent_ns = None
                 self.resent += 1
-                line.close()
-                line = response = None
-                line = await self.pool.open()
-                response = await self._answer(line, capture, keep_body_bytes)
+                await self._answer(await self.pool.open(), capture, keep_body_bytes)
         except OSError as error:
             capture.end("connect", monotonic_ns(), self.pool.why(error))
         except asyncio.CancelledError:
             capture.end("cancelled", monotonic_ns(), "cancelled")
-        if line is not None and line.is_open and response is not None and response.reusable:
-            self.pool.give_back(line)
-        elif line is not None:
-            line.close()
-            if response is not None and capture.ended in ("complete", "closed"):
-                self.pool.open_ahead()  # this server keeps no connection: have the next one ready
         return capture
 
-    async def _answer(self, line: Line, capture: Capture, keep_body_bytes: int) -> Response:
-        """Send the request over this line and return its response once that is over."""
+    async def _answer(self, line: Line, capture: Capture, keep_body_bytes: int) -> None:
+        """Send the request over this line and wait for the end of its response; keep the line if possible."""
         response = Response(capture, keep_body_bytes)
         self._live.add(response)
         try:
@@ -105,7 +93,12 @@ class Client:
             await response.finished
         finally:
             self._live.discard(response)
-        return response
+            if line.is_open and response.reusable:
+                self.pool.give_back(line)
+            else:
+                line.close()
+                if capture.ended in ("complete", "closed"):
+                    self.pool.open_ahead()  # this server keeps no connection: have the next one ready
 
     async def _watch_timeouts(self) -> None:
         limits = self._timeouts

@@ -1,6 +1,7 @@
 """What became of one attempt: when which tokens came, and the status and words that its end amounts to."""
 
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from inference_lab.stream_load.client.redaction import Redact, redacted
@@ -30,12 +31,9 @@ def request_record(attempt: Attempt, *, clock: str, redact: Redact = str) -> Req
     """The record of an attempt. What the server wrote is redacted before anything is cut."""
     capture, counter = attempt.capture, attempt.capture.counter
     chunks, counted = counter.settle(lambda received_bytes: _most_tokens(capture.request, received_bytes))
-    stamps_ns = capture.stamps_ns
-    times = [stamps_ns[event] for event, tokens in chunks for _ in range(tokens)]
+    times = [capture.stamps_ns[event] for event, tokens in chunks for _ in range(tokens)]
     coalesced, censored = _shared(capture, chunks)
-    user_stamped: list[int] = []
-    if clock == "kernel" and capture.user_stamped:
-        user_stamped = [index for index, (event, _) in enumerate(chunks) if event in capture.user_stamped]
+    by_user = capture.user_stamped if clock == "kernel" else ()
     status, error = _status(capture)
     notes = [*capture.notes, *counter.notes]
     if status == "ok" and not chunks:
@@ -68,11 +66,11 @@ def request_record(attempt: Attempt, *, clock: str, redact: Redact = str) -> Req
         output_tokens=len(times),
         counted_tokens=counted,
         usage=usage,
-        error=None if error is None else words(error, "" if stamps_ns else _header_facts(capture)),
+        error=None if error is None else words(error, "" if capture.stamps_ns else _header_facts(capture)),
         clock=clock,
         coalesced_reads=coalesced,
-        censored_chunks=tuple(censored),
-        user_stamped_chunks=tuple(user_stamped),
+        censored_chunks=_indices(chunks, censored),
+        user_stamped_chunks=_indices(chunks, by_user),
         max_read_lag_ns=capture.max_read_lag_ns,
         resent=capture.resent,
         hidden_tokens=counter.hidden_tokens,
@@ -80,15 +78,18 @@ def request_record(attempt: Attempt, *, clock: str, redact: Redact = str) -> Req
     )
 
 
-def _shared(capture: Capture, chunks: list[tuple[int, int]]) -> tuple[int, list[int]]:
-    """The number of reads that held several chunks, and the chunks that were not the last event of a read."""
-    index_of = {event: index for index, (event, _) in enumerate(chunks)} if capture.shared_reads else {}
-    coalesced, censored = 0, list[int]()
-    for events in capture.shared_reads:
-        inside = [event for event in events if event in index_of]
-        coalesced += len(inside) > 1
-        censored += [index_of[event] for event in inside if event != events[-1]]
-    return coalesced, censored
+def _shared(capture: Capture, chunks: list[tuple[int, int]]) -> tuple[int, set[int]]:
+    """How many reads held several chunks, and the events that were not the last one of their read."""
+    if not capture.shared_reads:
+        return 0, set()
+    held = {event for event, _ in chunks}
+    coalesced = sum(sum(event in held for event in events) > 1 for events in capture.shared_reads)
+    return coalesced, {event for events in capture.shared_reads for event in events[:-1]}
+
+
+def _indices(chunks: list[tuple[int, int]], events: Collection[int]) -> tuple[int, ...]:
+    """The chunks that are one of these events."""
+    return tuple([index for index, (event, _) in enumerate(chunks) if event in events]) if events else ()
 
 
 def _most_tokens(request: bytes, received_bytes: int) -> int:
@@ -140,12 +141,10 @@ def _header_facts(capture: Capture) -> str:
     headers, status = capture.headers, capture.http_status or 0
     kind = headers.get("content-type", "").partition(";")[0].strip()
     usual = ("", "text/event-stream", "application/json" if status >= 300 else "")  # as errors are
-    facts = [] if kind in usual else [kind]
+    facts = "" if kind in usual else f"; {kind}"
     if (encoding := headers.get("content-encoding", "identity")) != "identity":
-        facts.append(f"Content-Encoding: {encoding}")
-    if "location" in headers:
-        facts.append(f"Location: {headers['location']}")
-    return "".join(f"; {fact}" for fact in facts)
+        facts += f"; Content-Encoding: {encoding}"
+    return facts + (f"; Location: {headers['location']}" if "location" in headers else "")
 
 
 def _body_text(capture: Capture) -> tuple[str, bool]:

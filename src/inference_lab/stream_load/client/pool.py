@@ -1,17 +1,19 @@
 """Connections to one server: opened before they are needed, used again while the server keeps them."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
 from collections import deque
+from functools import partial
 from time import monotonic_ns
 from typing import Any
 
 from inference_lab.stream_load.client.endpoint import Endpoint
 from inference_lab.stream_load.client.stream import Response
 from inference_lab.stream_load.clock import ArrivalClock
-from inference_lab.stream_load.connection import Connection, SocketReader, TlsConnection, connect, tls_context
+from inference_lab.stream_load.connection import Connection, SocketReader, TlsConnection, tls_context
 
 _IDLE_NS = 3_000_000_000  # servers close idle connections after 5 s or more: do not race with them
 
@@ -21,12 +23,13 @@ _Address = tuple[socket.AddressFamily, Any]
 class Line:
     """A connection that carries one response at a time, or none."""
 
+    connection: Connection | TlsConnection
+
     def __init__(self) -> None:
-        self.connection: Connection | TlsConnection | None = None
         self.response: Response | None = None
-        self.is_kept = False  # it has carried an answer before
         self.is_open = True
-        self._idle_since_ns = monotonic_ns()
+        self._is_kept = False  # it has carried an answer before
+        self._idle_since_ns = 0
 
     def on_data(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
         """Hand on bytes of the answer; bytes that nobody asked for end the connection."""
@@ -42,41 +45,29 @@ class Line:
         idle connections when they like. Its response is withdrawn, and the capture has no end yet.
         """
         self.is_open = False
-        if self.response is None:
-            return
-        if self.is_kept and not self.response.began:
+        if self.response is not None and self._is_kept and not self.response.began:
             self.response.withdraw()
-        else:
+        elif self.response is not None:
             self.response.finish("closed", monotonic_ns(), f"connection lost ({reason})")
 
     def start(self, request: bytes, response: Response) -> None:
         """Send a request whose answer goes to `response`."""
-        assert self.connection is not None
         self.response = response
-
-        def on_sent(at_ns: int) -> None:
-            response.capture.sent_ns = at_ns
-
-        self.connection.send(request, on_sent)
+        self.connection.send(request, partial(setattr, response.capture, "sent_ns"))
 
     def rest(self) -> None:
         """Wait for the next request."""
-        self.response = None
+        self._is_kept, self.response = self.response is not None, None
         self._idle_since_ns = monotonic_ns()
 
     def is_ready(self) -> bool:
-        """Whether a request may be sent on it."""
+        """Whether a request may be sent on it, unless its end came meanwhile."""
         return self.is_open and monotonic_ns() - self._idle_since_ns < _IDLE_NS
-
-    def is_quiet(self) -> bool:
-        """Whether nothing came on it meanwhile, not even its end."""
-        return self.connection is not None and self.connection.is_quiet()
 
     def close(self) -> None:
         """End the connection."""
         self.is_open, self.response = False, None
-        if self.connection is not None:
-            self.connection.close()
+        self.connection.close()
 
 
 class ConnectionPool:
@@ -89,7 +80,6 @@ class ConnectionPool:
         self,
         endpoint: Endpoint,
         clock: ArrivalClock,
-        *,
         connect_s: float,
         spare: int,
         tls: ssl.SSLContext | None,
@@ -132,10 +122,8 @@ class ConnectionPool:
         """Begin to open a line for a later request."""
 
         async def open_one() -> None:
-            try:
-                self._ready.append(await self.open())
-            except OSError:
-                return  # the request that needs a connection will meet the same error and record it
+            with contextlib.suppress(OSError):  # the request that needs a connection will record the same
+                self.give_back(await self.open())
 
         task = asyncio.create_task(open_one())
         self._opening.add(task)
@@ -145,15 +133,14 @@ class ConnectionPool:
         """A line that waits and has not ended meanwhile, or a new one. Raises OSError when there is none."""
         while self._ready:
             line = self._ready.pop()
-            if line.is_ready() and line.is_quiet():
+            if line.is_ready() and line.connection.is_quiet():
                 return line
             line.close()
         return await self.open()
 
     def give_back(self, line: Line) -> None:
-        """Keep a line whose answer was whole for the next request."""
+        """Keep a line for the next request: a new one, or one whose answer was whole."""
         line.rest()
-        line.is_kept = True
         self._ready.append(line)
 
     async def open(self) -> Line:
@@ -166,27 +153,17 @@ class ConnectionPool:
         if not self._addresses:
             async with asyncio.timeout_at(give_up_s):
                 self._addresses = await self._look_up()
-        addresses = self._addresses
-        errors: list[OSError] = []
+        addresses, errors = self._addresses, list[OSError]()
         for address in addresses:
-            line = Line()
             share_s = (give_up_s - loop.time()) / (len(addresses) - len(errors))
             try:
                 async with asyncio.timeout(share_s):
-                    line.connection = await connect(
-                        address,
-                        self._reader,
-                        line.on_data,
-                        line.on_close,
-                        tls=self._tls,
-                        server_name=self._endpoint.host,
-                    )
+                    line = await self._connect(*address)
             except OSError as error:  # TimeoutError is one
                 errors.append(error)
                 continue
             self.opened += 1
-            line.rest()
-            self._addresses = [address, *(other for other in addresses if other != address)]
+            self._addresses = sorted(addresses, key=lambda other: other != address)
             return line
         self._addresses = []
         if len(errors) == 1:
@@ -201,6 +178,29 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         infos = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
         return list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
+
+    async def _connect(self, family: socket.AddressFamily, where: Any) -> Line:
+        """A new line to this address. Raises OSError (ssl.SSLError is one) when there is none."""
+        loop = asyncio.get_running_loop()
+        line = Line()
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            if family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is None:
+                self._reader.clock.enable(sock)
+            await loop.sock_connect(sock, where)
+            if self._tls is None:
+                line.connection = Connection(sock, self._reader, line.on_data, line.on_close)
+            else:
+                line.connection = over = TlsConnection(line.on_data, line.on_close)
+                host = self._endpoint.host
+                await loop.create_connection(lambda: over, sock=sock, ssl=self._tls, server_hostname=host)
+            return line
+        except BaseException:
+            sock.close()
+            raise
 
     def why(self, error: OSError) -> str:
         """Why there is no connection, in words."""

@@ -2,13 +2,12 @@
 
 import html
 import json
-import string
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 _PART = 8  # so many characters of a key in a row are told as one
-_SMALL = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)  # a letter stays one letter
 Redact = Callable[[str], str]
 
 
@@ -22,32 +21,12 @@ def redacting(key: str | None) -> Redact:
         return str
     if len(key) < _PART:
         return lambda text: text.replace(key, "[key]")
-    parts = {
-        spelt[start : start + _PART]
-        for spelt in (
-            key.lower(),
-            quote(key, safe="").lower(),
-            html.escape(key).lower(),
-            json.dumps(key).lower(),
-        )
-        for start in range(len(spelt) - _PART + 1)
-    }
-
-    def redact(text: str) -> str:
-        lower = text.translate(_SMALL)
-        kept: list[str] = []
-        start = at = 0
-        while at <= len(lower) - _PART:
-            if lower[at : at + _PART] not in parts:
-                at += 1
-                continue
-            kept += [text[start:at], "[key]"]
-            while lower[at : at + _PART] in parts:
-                at += 1
-            start = at = at + _PART - 1
-        return "".join([*kept, text[start:]])
-
-    return redact
+    spellings = (key, quote(key, safe=""), html.escape(key), json.dumps(key))
+    parts = {spelt[at : at + _PART] for spelt in spellings for at in range(len(spelt) - _PART + 1)}
+    # All characters at which a part begins, and the rest of the last part.
+    run = rf"(?:(?={'|'.join(map(re.escape, parts))}).)+.{{{_PART - 1}}}"
+    find = re.compile(run, re.IGNORECASE | re.ASCII | re.DOTALL)
+    return lambda text: find.sub("[key]", text)
 
 
 def redacted(value: Any, redact: Redact) -> Any:
