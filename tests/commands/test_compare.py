@@ -1,7 +1,6 @@
 """Comparison: two records beside each other, and what is not claimed."""
 
 import shutil
-import subprocess
 import unittest
 from dataclasses import replace
 from typing import Any
@@ -9,43 +8,45 @@ from unittest import mock
 
 from inference_lab.commands import compare
 from inference_lab.errors import RecordError
-from tests import loads, recorded
+from tests import checkout, loads, recorded
+from tests.commands.test_run_stage import git
 
 
 class CompareTest(unittest.TestCase):
     """Records of one experiment: here, superseded, of another machine."""
 
     def setUp(self) -> None:
-        """A checkout in which m1 is recorded and derived."""
-        recorded.enter(self)
+        """A checkout in which m1 is recorded."""
+        checkout.enter_copy(self)
+        shutil.copytree(checkout.ROOT / "predictions", "predictions")
+        recorded.record_m1()
 
-    def test_one_machine(self) -> None:
-        """Two runs of one machine: conditions and machine the same, absolute times are not claimed."""
+    def test_two_runs(self) -> None:
+        """Absolute times are not claimed; of another processor, which is named, records are not pooled."""
         recorded.record_m1(seed=1, at="elsewhere")
         said = compare.compare("results/m1", "elsewhere")
-        self.assertIn("conditions: the same", said)
-        self.assertIn("machine: the same", said)
+        self.assertIn("conditions: the same\nmachine: the same\n", said)
         self.assertRegex(said, r"preallocated +8 +\d+\.\d+ \[.*\] .* [+-]\d+\.\d%")
         self.assertIn("none is claimed", said)
         self.assertNotIn("not pooled", said)
-
-    def test_another_machine(self) -> None:
-        """Another processor is named, and the records are not pooled."""
         recorded.record_m1(seed=1, at="elsewhere", cpu_model="Another CPU")
         said = compare.compare("results/m1", "elsewhere")
-        self.assertIn("cpu_model Example CPU @ 2.00GHz -> Another CPU", said)
+        self.assertIn("machine: cpu_model Example CPU @ 2.00GHz -> Another CPU\n", said)
         self.assertIn("not pooled", said)
 
     def test_one_record_twice(self) -> None:
-        """A record beside itself, under whatever name, is told to be the same, and nothing is compared."""
+        """A record beside itself, in a copy or a commit, is the same, and nothing is compared."""
         shutil.copytree("results/m1", "copy")
-        for other in ("results/m1", "copy"):
+        git("init", "-q")
+        git("add", "results")
+        git("commit", "-qm", "recorded")
+        for other in ("results/m1", "copy", "HEAD:results/m1/"):
             said = compare.compare("results/m1", other)
             self.assertIn("one and the same record", said)
             self.assertNotIn("ratio", said)
 
     def test_records_of_other_kinds(self) -> None:
-        """Exact rows are told to be the same or listed; of requests, quantiles stand side by side."""
+        """Exact rows are said to be the same or listed; of requests, quantiles stand side by side."""
         exact, other = {"rows": [{"x": "1", "y": "2"}]}, {"rows": [{"x": "1", "y": "3"}]}
         served = [{"requests": [loads.request(tokens=(first, 40))]} for first in (30, 31)]
         for kind, a, b, said in (
@@ -70,21 +71,14 @@ class CompareTest(unittest.TestCase):
 
     def test_what_is_no_record_is_refused(self) -> None:
         """No folder, no manifest, no repository, no such commit or none with the record: one line each."""
-        for name, said in (
-            ("nowhere", "no such folder"),
-            ("src", "no manifest.json there"),
-            ("HEAD:results/m1", "this folder is no git repository"),
-        ):
-            self.refused(name, said)
-        subprocess.run(["git", "init", "-q"], check=True)
-        who = ("-c", "user.name=A", "-c", "user.email=a@invalid")
-        subprocess.run(["git", *who, "commit", "-q", "--allow-empty", "-m", "A"], check=True)
-        for name, said in (
-            ("HEAD~3:results/m1", "git knows no commit 'HEAD~3' here"),
-            ("--help:results/m1", "git knows no commit '--help' here"),
-            ("HEAD:results/m1", "that commit holds no results/m1/manifest.json"),
-        ):
-            self.refused(name, said)
+        self.refused("nowhere", "no such folder")
+        self.refused("src", "no manifest.json there")
+        self.refused("HEAD:results/m1", "this folder is no git repository")
+        git("init", "-q")
+        git("commit", "-q", "--allow-empty", "-m", "A")
+        self.refused("HEAD~3:results/m1", "git knows no commit 'HEAD~3' here")
+        self.refused("--help:results/m1", "git knows no commit '--help' here")
+        self.refused("HEAD:results/m1", "that commit holds no results/m1/manifest.json")
 
     def refused(self, name: str, said: str) -> None:
         """Assert that comparing with what goes by this name is refused in one line of our words."""
