@@ -100,7 +100,7 @@ class GuardTest(unittest.TestCase):
             code = process.wait(20)
             self.assert_gone(family)
         with self.assertRaisesRegex(MeasurementRefused, r"(?s)killed by signal 9; its log .*\n  \| family"):
-            refuse_dead("the server", code, self.log)
+            refuse_dead(code, self.log)
 
     def test_a_command_that_cannot_be_started(self) -> None:
         """The log says which."""

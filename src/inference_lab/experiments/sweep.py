@@ -26,7 +26,7 @@ from inference_lab.experiments.serving_run import (
 )
 from inference_lab.records.record import Measurement
 from inference_lab.records.temporary import temporary_folder
-from inference_lab.stream_load.servers.metrics_page import Scraper, metrics_of
+from inference_lab.stream_load.servers.metrics_page import metrics_of, scrape, scraping
 from inference_lab.stream_load.servers.process import STEP_COLUMNS, Server
 from inference_lab.timing import machine
 
@@ -84,12 +84,11 @@ class SweepRecording(Recording):
 
     def _load(self, server: Server, load: LoadSpec, folder: Path, before: int) -> int:
         """Run one load and return how many requests it recorded."""
-        scraper = Scraper(server.base_url, self.sample_s)
-        pages = [("before", scraper.scrape())]
+        pages = [("before", scrape(server.base_url))]
         launched_ns = monotonic_ns()
-        with scraper:
+        with scraping(server.base_url, self.sample_s) as samples:
             (code,) = run_clients(server.base_url, [folder], [load.options()])
-        pages += [*(("sample", page) for page in scraper.samples), ("after", scraper.scrape())]
+        pages += [*(("sample", page) for page in samples), ("after", scrape(server.base_url))]
         for phase, (at_ns, page) in pages:
             metrics = metrics_of(page, gauges=phase == "sample")
             about = {"load": load.name, "cell": load.cell, "phase": phase, "at_ns": at_ns}

@@ -35,22 +35,17 @@ class Length:
     low: int
     high: int
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.low <= self.high <= _MOST:
-            raise InputError(f"length {self}: must be N or LOW:HIGH with 1 <= LOW <= HIGH <= {_MOST}")
-
-    def __str__(self) -> str:
-        return str(self.low) if self.low == self.high else f"{self.low}:{self.high}"
-
     @classmethod
     def parse(cls, text: str) -> "Length":
         """Parse `N` or `LOW:HIGH`. Raises InputError for anything else."""
         low, _, high = text.partition(":")
         try:
-            bounds = int(low), int(high or low)
+            length = cls(int(low), int(high or low))
         except ValueError:
-            raise InputError(f"length {text!r}: must be N or LOW:HIGH, as in 64 or 16:128") from None
-        return cls(*bounds)
+            length = cls(0, 0)
+        if not 1 <= length.low <= length.high <= _MOST:
+            raise InputError(f"length {text!r}: must be N or LOW:HIGH with 1 <= LOW <= HIGH <= {_MOST}")
+        return length
 
 
 @dataclass(frozen=True)

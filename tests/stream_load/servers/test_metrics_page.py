@@ -8,7 +8,7 @@ import unittest
 from unittest import mock
 
 from inference_lab.stream_load.servers import metrics_page as scraper
-from inference_lab.stream_load.servers.metrics_page import Scraper, metrics_of
+from inference_lab.stream_load.servers.metrics_page import metrics_of, scraping
 from inference_lab.stream_load.servers.process import get
 
 PAGE = b"""# TYPE python_gc_objects_collected_total counter
@@ -111,11 +111,11 @@ vllm:inter_token_latency_seconds_sum{engine="1",model_name="model"} 0.5
     def test_it_looks_until_the_load_ends(self) -> None:
         """Pages come in the order of their times, and none after the block has ended."""
         with mock.patch.object(scraper, "get", return_value=PAGE) as got:
-            with Scraper("http://127.0.0.1:1/v1", 0.001) as looks:
-                while len(looks.samples) < 3:
+            with scraping("http://127.0.0.1:1/v1", 0.001) as pages:
+                while len(pages) < 3:
                     pass
-            seen = list(looks.samples)
+            seen = list(pages)
             self.assertEqual(got.call_args.args, ("http://127.0.0.1:1/metrics",))
         times = [at for at, _ in seen]
         self.assertEqual((times, {page for _, page in seen}), (sorted(times), {PAGE}))
-        self.assertEqual(looks.samples, seen)
+        self.assertEqual(pages, seen)

@@ -9,9 +9,10 @@ import contextlib
 import json
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from io import FileIO
+from itertools import count
 from pathlib import Path
 from time import monotonic_ns
 
@@ -43,14 +44,14 @@ class _Stream:
 
     def start(self) -> None:
         """Send the header and join the waiting line."""
-        self._peer.send(self._writer.head())
+        self._peer.connection.send(self._writer.head())
         self._server.scheduler.submit(self._job)
 
     def _emit(self, number: int) -> None:
         data = self._writer.token(number)
         self._unwritten += 1
         self._unwritten_bytes += len(data)
-        self._peer.send(data, self._written)
+        self._peer.connection.send(data, self._written)
         if self._unwritten_bytes > _MAX_UNREAD_BYTES:
             self.finish("client does not read")
             self._peer.close(reset=True)
@@ -95,7 +96,7 @@ class _Peer:
         self._reader = RequestReader()
         self._is_answering = False
         self.stream: _Stream | None = None
-        self._connection: Connection | None = Connection(sock, server.reader, self._on_data, self._on_close)
+        self.connection = Connection(sock, server.reader, self._on_data, self._on_close)
 
     def _on_data(self, data: bytes, at_ns: int, _: int | None) -> None:
         self._reader.feed(data, at_ns)
@@ -103,7 +104,7 @@ class _Peer:
 
     def _answer_next(self) -> None:
         waiting = self._reader.waiting
-        while waiting and not self._is_answering and self._connection is not None:
+        while waiting and not self._is_answering and self in self._server.peers:
             self._is_answering = True
             self._answer(waiting.popleft())
 
@@ -129,7 +130,7 @@ class _Peer:
         if asked.model != self._server.model:
             self._refuse(request, 404, f"The model `{str(asked.model)[:_MAX_NAME]}` does not exist.")
             return
-        request.name = request.name or self._server.new_name(is_chat=is_chat)
+        request.name = request.name or f"{'chatcmpl' if is_chat else 'cmpl'}-{next(self._server.numbers)}"
         self.stream = _Stream(self._server, self, asked, request)
         self.stream.start()
 
@@ -142,12 +143,7 @@ class _Peer:
         head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {content_type}\r\n"
         head += f"Content-Length: {len(body)}\r\n" + ("" if request.keep else "Connection: close\r\n")
         data = f"{head}\r\n".encode() + (b"" if request.method == "HEAD" else body)
-        self.send(data, lambda _: self.answered(keep=request.keep))
-
-    def send(self, data: bytes, sent: Callable[[int], None] | None = None) -> None:
-        """Write at once what the kernel takes; `sent` hears when the last byte went."""
-        if self._connection is not None:
-            self._connection.send(data, sent)
+        self.connection.send(data, lambda _: self.answered(keep=request.keep))
 
     def answered(self, *, keep: bool) -> None:
         """After an answer: end the connection unless it is kept, else go on to the next request."""
@@ -161,17 +157,14 @@ class _Peer:
             self.close()
 
     def _on_close(self, _: str) -> None:
-        self._connection = None
         self.close()
         if self.stream is not None:
             self.stream.finish("client gone")
 
     def close(self, *, reset: bool = False) -> None:
         """End the connection from this side."""
-        connection, self._connection = self._connection, None
         self._server.peers.discard(self)
-        if connection is not None:
-            connection.close(reset=reset)
+        self.connection.close(reset=reset)
 
 
 class ReferenceServer:
@@ -190,11 +183,11 @@ class ReferenceServer:
         self.peers: set[_Peer] = set()
         self.scheduler = Scheduler(settings or EngineSettings())
         self.metrics = MetricsPage(self.scheduler, model)
+        self.numbers = count(1)  # of requests whose client gave them no name
         self._where = (host, port)
         self._truth_path = truth
         self._truth: FileIO | None = None
         self._unwritten_lines: list[Mapping[str, object]] = []
-        self._names = 0
         self._accept_again: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "ReferenceServer":
@@ -259,25 +252,16 @@ class ReferenceServer:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:  # out of descriptors: those that wait are kept by the kernel
-                self._pause_accepting(error)
+                if self._accept_again is None:
+                    words = f"no connection can be accepted now ({error.strerror}); trying again and again"
+                    print(words, file=sys.stderr, flush=True)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._listener.fileno())
+                self._accept_again = loop.call_later(_ACCEPT_AGAIN_S, self._listen)
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.peers.add(_Peer(self, sock))
-
-    def _pause_accepting(self, error: OSError) -> None:
-        """Accept nothing for a while; print so the first time."""
-        if self._accept_again is None:
-            words = f"no connection can be accepted now ({error.strerror}); trying again and again"
-            print(words, file=sys.stderr, flush=True)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self._listener.fileno())
-        self._accept_again = loop.call_later(_ACCEPT_AGAIN_S, self._listen)
-
-    def new_name(self, *, is_chat: bool) -> str:
-        """Return a name for a request whose client gave it none."""
-        self._names += 1
-        return f"{'chatcmpl' if is_chat else 'cmpl'}-{self._names}"
 
     def log(self, line: Mapping[str, object]) -> None:
         """Keep a line of the truth; it is written when the tokens of this step are."""

@@ -6,8 +6,8 @@ Keeps the families of vLLM, whose names the reference server uses too.
 import math
 import sys
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from functools import cache
 from time import monotonic_ns
 
@@ -22,31 +22,27 @@ _SAME = ("engine", "model_name")  # labels over which values are put together
 Page = tuple[int, bytes | None]  # monotonic ns before asking; no bytes when the server does not answer
 
 
-@dataclass
-class Scraper:
-    """Reads /metrics when asked, and every `interval_s` in a thread of its own while `with` lasts."""
+def scrape(base_url: str) -> Page:
+    """Return the page as it is now."""
+    return monotonic_ns(), get(f"{root(base_url)}/metrics")
 
-    base_url: str
-    interval_s: float
-    samples: list[Page] = field(default_factory=list[Page])
 
-    def scrape(self) -> Page:
-        """Return the page as it is now."""
-        return monotonic_ns(), get(f"{root(self.base_url)}/metrics")
+@contextmanager
+def scraping(base_url: str, interval_s: float) -> Generator[list[Page]]:
+    """The pages that a thread of its own reads, one every `interval_s`, while the block lasts."""
+    stop, pages = threading.Event(), list[Page]()
 
-    def __enter__(self) -> "Scraper":
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
+    def run() -> None:
+        while not stop.wait(interval_s):
+            pages.append(scrape(base_url))
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.wait(self.interval_s):
-            self.samples.append(self.scrape())
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield pages
+    finally:
+        stop.set()
+        thread.join()
 
 
 def metrics_of(page: bytes | None, *, gauges: bool = False) -> dict[str, float] | None:

@@ -74,19 +74,32 @@ def supervised(
             supervisor.wait()
 
 
-def wait_until(
-    ready: Callable[[], Found | None], check: Callable[[], None], limit_s: float, log: Path
-) -> Found:
-    """Return what `ready` finds, asked until then. Raises MeasurementRefused when that takes too long."""
-    give_up_s = time.monotonic() + limit_s
-    while (found := ready()) is None:
-        check()
-        if time.monotonic() > give_up_s:
-            words = f"the server was not ready after {limit_s:g} s; raise ready_s or read its log {log}"
-            raise MeasurementRefused(f"{words}, which ends with\n{log_tail(log)}")
-        time.sleep(0.05)
-    check()  # another server may answer on a port that ours could not have
-    return found
+@contextmanager
+def started(
+    command: Sequence[str],
+    log: Path,
+    env: Mapping[str, str] | None,
+    ready: Callable[[], Found | None],
+    limit_s: float,
+) -> Generator[tuple[Found, Callable[[], None], float]]:
+    """What `ready` finds of a supervised server, the check whether it runs, and how many s its start took.
+
+    Raises MeasurementRefused when that takes longer than `limit_s`, or when the server dies.
+    """
+    began_s = time.monotonic()
+    with supervised(command, log, env) as process:
+
+        def check() -> None:
+            refuse_dead(process.poll(), log)
+
+        while (found := ready()) is None:
+            check()
+            if time.monotonic() - began_s > limit_s:
+                words = f"the server was not ready after {limit_s:g} s; raise ready_s or read its log {log}"
+                raise MeasurementRefused(f"{words}, which ends with\n{log_tail(log)}")
+            time.sleep(0.05)
+        check()  # another server may answer on a port that ours could not have
+        yield found, check, round(time.monotonic() - began_s, 3)
 
 
 def log_text(log: Path) -> str:
@@ -133,7 +146,7 @@ def root(base_url: str) -> str:
     return base_url.rstrip("/").removesuffix("/v1")
 
 
-def refuse_dead(what: str, returncode: int | None, log: Path) -> None:
+def refuse_dead(returncode: int | None, log: Path) -> None:
     """Raise MeasurementRefused with the end of the log when a process has an exit code."""
     if returncode is None:
         return
@@ -141,4 +154,4 @@ def refuse_dead(what: str, returncode: int | None, log: Path) -> None:
     how = f"was killed by signal {number}" if number > 0 else f"ended with exit code {returncode}"
     first = _ERROR.search(log_text(log))  # in a stack of errors the last is the vaguest
     cause = f": {first[0].strip()}" if first else ""
-    raise MeasurementRefused(f"{what} {how}{cause}; its log {log} ends with\n{log_tail(log)}")
+    raise MeasurementRefused(f"the server {how}{cause}; its log {log} ends with\n{log_tail(log)}")

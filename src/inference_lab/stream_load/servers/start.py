@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -17,11 +16,9 @@ from inference_lab.stream_load.servers.process import (
     Settings,
     Step,
     get,
-    refuse_dead,
     root,
-    supervised,
+    started,
     version,
-    wait_until,
     whole_lines,
 )
 
@@ -73,22 +70,17 @@ def _reference(
             line["elapsed_ms"] = (line["ended_ns"] - line["started_ns"]) / 1e6
         return [{column: line[column] for column in STEP_COLUMNS} for line in lines]
 
-    began_s = time.monotonic()
-    with supervised(command, log, env) as process:
+    def ready() -> str | None:
+        return next((line for line in whole_lines(log) if line.startswith('{"base_url"')), None)
 
-        def check() -> None:
-            refuse_dead("the reference server", process.poll(), log)
-
-        def ready() -> str | None:
-            return next((line for line in whole_lines(log) if line.startswith('{"base_url"')), None)
-
-        url = json.loads(wait_until(ready, check, _READY_S, log))["base_url"]
+    with started(command, log, env, ready, _READY_S) as (line, check, started_s):
+        url = json.loads(line)["base_url"]
         facts = {
             "kind": "reference",
             "version": version(url),
             "arguments": used,
             "ignored": sorted(set(settings) - set(used)),
-            "started_s": round(time.monotonic() - began_s, 3),
+            "started_s": started_s,
             "clock": {"of": "CLOCK_MONOTONIC, read by the server itself", "offset_ns": 0},
         }
         yield Server(url, facts, steps, check, truth)

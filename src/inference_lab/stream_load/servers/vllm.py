@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,10 +26,8 @@ from inference_lab.stream_load.servers.process import (
     Step,
     get,
     log_text,
-    refuse_dead,
     root,
-    supervised,
-    wait_until,
+    started,
 )
 
 SCRIPTS = Path("workflow/envs/vllm")
@@ -95,16 +92,12 @@ def vllm_server(settings: Settings, log: Path, env: Mapping[str, str] | None = N
     command = ["nice", "-n", str(_NICE), str(environment.python), "-m", "vllm.entrypoints.openai.api_server"]
     command += ["--model", str(model), "--served-model-name", "model"]
     command += ["--host", "127.0.0.1", "--port", str(port), *arguments]
-    began_s = time.monotonic()
-    with supervised(command, log, _variables(environment)) as process:
 
-        def check() -> None:
-            refuse_dead("the vLLM server", process.poll(), log)
+    def ready() -> bytes | None:
+        return get(f"{root(base_url)}/health", timeout_s=2.0)
 
-        def ready() -> bytes | None:
-            return get(f"{root(base_url)}/health", timeout_s=2.0)
-
-        wait_until(ready, check, settings.get("ready_s", _READY_S), log)
+    limit_s = settings.get("ready_s", _READY_S)
+    with started(command, log, _variables(environment), ready, limit_s) as (_, check, started_s):
         facts = {
             "kind": "vllm",
             "version": environment.facts["vllm"],
@@ -112,7 +105,7 @@ def vllm_server(settings: Settings, log: Path, env: Mapping[str, str] | None = N
             "arguments": arguments,
             "nice": _NICE,
             "model": model_facts,
-            "started_s": round(time.monotonic() - began_s, 3),
+            "started_s": started_s,
             "kv_cache_tokens": _number(_KV_TOKENS, log_text(log)),
             "block_size": _number(_BLOCK_SIZE, (get(f"{root(base_url)}/metrics") or b"").decode("latin-1")),
             "clock": {
