@@ -1,6 +1,5 @@
 """What the serving tests share: one request against a reference server, in one event loop."""
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -17,10 +16,8 @@ from inference_lab.stream_load.reference.scheduler import EngineSettings
 from inference_lab.stream_load.reference.server import ReferenceServer
 from inference_lab.stream_load.requests import RequestRecord
 from inference_lab.stream_load.servers.start import start_server
-from tests.stream_load.quirks import MisbehavingServer
 
 QUICK = EngineSettings(ttft_ms=2.0, itl_ms=1.0)
-STALL_TIMEOUTS = Timeouts(first_token_s=0.25, between_tokens_s=0.25)
 
 
 @contextmanager
@@ -67,35 +64,6 @@ async def serving(
                 yield server, client
     finally:
         clock.close()
-
-
-@asynccontextmanager
-async def misbehaving(
-    timeouts: Timeouts | None = None,
-) -> AsyncGenerator[tuple[MisbehavingServer, Client]]:
-    """A server that answers in the manner a request names, and a client of it."""
-    async with MisbehavingServer() as server, serving(timeouts, url=server.base_url) as (_, client):
-        yield server, client
-
-
-def ask_once(
-    path: str = "/completions",
-    *,
-    kernel: bool = True,
-    timeouts: Timeouts | None = None,
-    truth: Path | None = None,
-    **extra: Any,
-) -> RequestRecord:
-    """The record of one request against a server of its own: with a `manner`, the misbehaving one."""
-
-    async def run() -> RequestRecord:
-        if "manner" in extra:
-            async with misbehaving(timeouts) as (_, client):
-                return record_of(await ask(client, path, **extra), client.clock_name)
-        async with serving(timeouts, kernel=kernel, truth=truth) as (_, client):
-            return record_of(await ask(client, path, **extra), client.clock_name)
-
-    return asyncio.run(run())
 
 
 def lives(pid: int) -> bool:
