@@ -85,34 +85,34 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual({path: path.read_bytes() for path in Path("results").rglob("*.*")}, before)
 
     def test_a_record_says_under_what_it_was_made(self) -> None:
-        """The manifest holds the section, digests, pins, tests, prediction, machine, times and validity."""
+        """The manifest holds the measured section, digests, pins, tests, machine, times and validity."""
         said = self.measure()
         self.assertEqual(said, "m1: 4 rows in raw.csv, 2 rows in controls.csv and results/m1/manifest.json")
-        record = store.load_record(MANIFEST)
-        self.assertEqual((samples_of(record.samples), samples_of(record.controls)), (SAMPLES, CONTROLS))
-        manifest = record.manifest
-        self.assertEqual(manifest["conditions"], MEASURE)
-        self.assertEqual(manifest["inputs"], STEP.inputs(Sources()))
-        self.assertEqual(manifest["pins"], {"numpy": "2.4.6"})
-        self.assertEqual(manifest["tests"], sha256_file(TESTS))
-        prediction = Path("predictions/m1.yaml")
-        self.assertEqual(manifest["prediction"], {"file": str(prediction), "sha256": sha256_file(prediction)})
-        self.assertEqual((manifest["oracle"], manifest["data_sha256"]), ([], "f" * 64))
-        self.assertEqual(manifest["environment"]["load_before"], [0.5])
-        self.assertIn("cpu_model", manifest["environment"])
-        self.assertEqual(manifest["environment"]["package_digests"], DIGESTS)
-        started, finished = (datetime.fromisoformat(manifest[key]) for key in ("started_at", "finished_at"))
-        self.assertLessEqual(started, finished)
-        self.assertIsNotNone(started.tzinfo)
-        self.assertEqual((manifest["clock"], manifest["validity"]["valid"]), ("perf_counter_ns", True))
-        self.assertEqual(Plan(checkout.CONFIG).why(STEP), [])
-
-    def test_the_section_is_what_is_measured(self) -> None:
-        """The module gets the very section of the command, not one read from a file."""
-        self.measure()
         section, report = self.module.measure.call_args.args
         self.assertEqual(section.given(), MEASURE)
         report(1, 2)
+        record = store.load_record(MANIFEST)
+        self.assertEqual((samples_of(record.samples), samples_of(record.controls)), (SAMPLES, CONTROLS))
+        prediction, manifest = Path("predictions/m1.yaml"), record.manifest
+        expected = {
+            "conditions": MEASURE,
+            "inputs": STEP.inputs(Sources()),
+            "pins": {"numpy": "2.4.6"},
+            "tests": sha256_file(TESTS),
+            "prediction": {"file": str(prediction), "sha256": sha256_file(prediction)},
+            "oracle": [],
+            "data_sha256": "f" * 64,
+            "clock": "perf_counter_ns",
+            "validity": {"valid": True, "reasons": []},
+        }
+        self.assertEqual({name: manifest[name] for name in expected}, expected)
+        machine = manifest["environment"]
+        self.assertEqual((machine["load_before"], machine["package_digests"]), ([0.5], DIGESTS))
+        self.assertIn("cpu_model", machine)
+        started, finished = (datetime.fromisoformat(manifest[key]) for key in ("started_at", "finished_at"))
+        self.assertLessEqual(started, finished)
+        self.assertIsNotNone(started.tzinfo)
+        self.assertEqual(Plan(checkout.CONFIG).why(STEP), [])
 
     def test_evidence_that_does_not_hold_refuses(self) -> None:
         """No tests' receipt, one of other sources, an edited one, one from elsewhere: nothing is measured."""
@@ -142,15 +142,13 @@ class MeasureTest(unittest.TestCase):
             self.measure()
         self.assertFalse(MANIFEST.exists())
 
-    def test_no_prediction_refuses(self) -> None:
-        """A prediction that is missing or malformed: nothing is measured in the pipeline."""
+    def test_no_prediction_or_no_place_refuses(self) -> None:
+        """A prediction that is missing or malformed, a place for no record: nothing is measured."""
         self.load.side_effect = ConfigError("predictions/m1.yaml: no such file; write it")
         self.refused(ConfigError, r"predictions/m1\.yaml: no such file")
         Path("predictions/m1.yaml").unlink()
         self.refused(ConfigError, r"predictions/m1\.yaml: no such file")
-
-    def test_a_place_that_cannot_be_written_refuses(self) -> None:
-        """Where no record could be put, nothing is measured for it."""
+        self.load.side_effect = None
         Path("results/m1").write_text("a file")
         self.refused(RecordError, "results/m1: cannot be written")
 
@@ -162,16 +160,8 @@ class MeasureTest(unittest.TestCase):
         manifest = read_json(MANIFEST)
         self.assertEqual((manifest["tests"], manifest["prediction"]), ("not current", None))
 
-    def test_a_refused_measurement_records_nothing(self) -> None:
-        """What the module refuses is refused; the record that stood there stays."""
-        self.measure()
-        self.module.measure = mock.Mock(
-            side_effect=MeasurementRefused("path dynamic differs from its oracle")
-        )
-        self.refused(MeasurementRefused, "differs from its oracle", measured=True)
-
     def test_an_invalid_measurement_takes_no_place(self) -> None:
-        """It is kept whole and marked beside the record that stands, and refused with its reason."""
+        """It is kept whole and marked beside the record that stands; one that is refused leaves nothing."""
         self.measure()
         stood = MANIFEST.read_bytes()
         facts = {"oracle": [], "validity": {"valid": False, "reasons": ["the server died"]}}
@@ -181,9 +171,10 @@ class MeasureTest(unittest.TestCase):
         self.assertEqual(MANIFEST.read_bytes(), stood)
         (kept,) = Path("results/m1/superseded").glob("*-invalid/manifest.json")
         record = store.load_record(kept)
-        self.assertEqual(
-            (samples_of(record.samples), record.manifest["validity"]), (SAMPLES, facts["validity"])
-        )
+        kept_as = (samples_of(record.samples), record.manifest["validity"])
+        self.assertEqual(kept_as, (SAMPLES, facts["validity"]))
+        self.module.measure.side_effect = MeasurementRefused("path dynamic differs from its oracle")
+        self.refused(MeasurementRefused, "differs from its oracle", measured=True)
 
     def test_a_source_that_changes_meanwhile_makes_it_invalid(self) -> None:
         """Edited, half edited or gone during the run: the samples are kept and marked."""
@@ -201,15 +192,13 @@ class MeasureTest(unittest.TestCase):
                 change()
                 return found()
 
-            self.module.measure = mock.Mock(side_effect=edits)
-            with self.subTest(words):
-                source.write_text(text)
-                write_tests_receipt()
-                with self.assertRaisesRegex(
-                    MeasurementRefused, f"m1: invalid, because .*{words}; .*-invalid"
-                ):
-                    self.measure()
-                self.assertEqual(MANIFEST.read_bytes(), stood)
+            self.module.measure.side_effect = edits
+            source.write_text(text)
+            write_tests_receipt()
+            refusal = f"m1: invalid, because .*{words}; .*-invalid"
+            with self.subTest(words), self.assertRaisesRegex(MeasurementRefused, refusal):
+                self.measure()
+            self.assertEqual(MANIFEST.read_bytes(), stood)
         kept = [store.load_record(path) for path in Path("results/m1/superseded").glob("*-invalid*/*.json")]
         self.assertEqual([samples_of(record.samples) for record in kept], [SAMPLES] * 3)
         self.assertEqual({record.manifest["validity"]["valid"] for record in kept}, {False})
@@ -228,58 +217,48 @@ class MeasureTest(unittest.TestCase):
         seen: list[bool] = []
         put = store.replace_record
 
-        def measures(*_: object) -> Measurement:
-            seen.append(held())
-            return found()
-
         def puts(*args: Any) -> Path | None:
             moved = put(*args)
             seen.append(held())
             return moved
 
-        self.module.measure = measures
+        self.module.measure.side_effect = lambda *_: (seen.append(held()), found())[1]
         with mock.patch.object(store, "replace_record", puts):
             self.measure()
         self.assertEqual((seen, held()), ([True, True], False))
-        self.module.measure = mock.Mock(side_effect=ZeroDivisionError)
+        self.module.measure.side_effect = ZeroDivisionError
         with self.assertRaises(ZeroDivisionError):
             self.measure()
         self.assertFalse(held())
 
+    def noted(self, *, in_pipeline: bool = True) -> tuple[object, str]:
+        """What the manifest of a new measurement says of git: commit and whether it is dirty, or why none."""
+        self.measure(in_pipeline=in_pipeline)
+        manifest = read_json(MANIFEST)
+        return manifest["git"], manifest.get("git_reason", "")
+
     def test_the_commit_is_noted(self) -> None:
         """In a repository the manifest names the commit and whether what matters was changed since."""
-        self.measure()
-        manifest = read_json(MANIFEST)
-        self.assertEqual(
-            (manifest["git"], manifest["git_reason"]), (None, "this folder is no git repository")
-        )
+        self.assertEqual(self.noted(), (None, "this folder is no git repository"))
         git("init", "-q")
+        self.assertEqual(self.noted(), (None, "git does not track the sources here"))
         git("add", "src", "predictions", "pyproject.toml")
+        self.assertEqual(self.noted(), (None, "there is no commit here yet"))
         git("commit", "-qm", "sources")
-        self.measure()
         commit = git("rev-parse", "HEAD")
-        self.assertEqual(read_json(MANIFEST)["git"], {"commit": commit, "dirty": False})
+        self.assertEqual(self.noted(), ({"commit": commit, "dirty": False}, ""))
         edit("src/inference_lab/unused.py", "ruff", "mypy")
-        self.measure(in_pipeline=False)
-        self.assertEqual(read_json(MANIFEST)["git"], {"commit": commit, "dirty": True})
+        self.assertEqual(self.noted(in_pipeline=False), ({"commit": commit, "dirty": True}, ""))
 
     def test_a_commit_of_another_repository_is_not_noted(self) -> None:
-        """Inside another repository, with untracked sources or no commit, none is named and why is said."""
+        """Inside another repository, also as a hook of it, none is named and why is said."""
         git("init", "-q", "outer")
         git("-C", "outer", "commit", "-qm", "outer", "--allow-empty")
         shutil.copytree(".", "outer/inner", ignore=shutil.ignore_patterns("outer"))
         with contextlib.chdir("outer/inner"):
-            self.measure()
-            self.assertIn("inside another git repository", read_json(MANIFEST)["git_reason"])
-            with mock.patch.dict(os.environ, {"GIT_DIR": str(Path("../.git").resolve())}):  # as in a hook
-                self.measure()
-            self.assertIsNone(read_json(MANIFEST)["git"])
-            git("init", "-q")
-            self.measure()
-            self.assertEqual(read_json(MANIFEST)["git_reason"], "git does not track the sources here")
-            git("add", "src", "predictions", "pyproject.toml")
-            self.measure()
-            self.assertEqual(read_json(MANIFEST)["git_reason"], "there is no commit here yet")
+            self.assertIn("inside another git repository", self.noted()[1])
+            with mock.patch.dict(os.environ, {"GIT_DIR": str(Path("../.git").resolve())}):
+                self.assertIsNone(self.noted()[0])
 
 
 class TestsStageTest(unittest.TestCase):
@@ -321,15 +300,17 @@ class TestsStageTest(unittest.TestCase):
             return {"a.B.test_c": "passed"}
 
         for outcome, error in ((TestsFailed("1 of 2 failed"), TestsFailed), (edits, RecordError)):
-            for receipt in (None, "of an earlier source"):
-                TESTS.unlink(missing_ok=True)
-                if receipt:
-                    TESTS.parent.mkdir(exist_ok=True)
-                    TESTS.write_text(receipt)
-                with self.subTest(error, receipt=receipt), self.assertRaises(error):
+            with self.subTest(error):
+                with self.assertRaises(error):
                     self.run_tests(outcome)
-                self.assertEqual(TESTS.read_text() if TESTS.exists() else None, receipt)
+                self.assertFalse(TESTS.exists())
                 Path("tests/test_attention.py").write_text(checkout.FILES["tests/test_attention.py"])
+                write_tests_receipt()
+                before = TESTS.read_bytes()
+                with self.assertRaises(error):
+                    self.run_tests(outcome)
+                self.assertEqual(TESTS.read_bytes(), before)
+                TESTS.unlink()
 
 
 class DeriveTest(unittest.TestCase):
@@ -384,21 +365,11 @@ class DeriveTest(unittest.TestCase):
         run_stage.derive(step_of("figure", "m1", JUDGE, "latency.svg"))
         view = self.seen[-1]
         self.assertEqual(list(view.summary), [{"path": "dynamic", "n": "4"}])
-        self.assertEqual(
-            view.source,
-            {
-                "experiment": "m1",
-                "files": {
-                    name: sha256_file(Path("results/m1", name))
-                    for name in ("raw.csv", "controls.csv", "summary.csv")
-                },
-                "command": "snakemake results/m1/latency.svg",
-            },
-        )
-
-    def test_a_summary_that_is_no_text_is_one_line(self) -> None:
-        """A figure or page of a summary in another encoding names the file and the way out."""
-        Path("results/m1/summary.csv").write_bytes(b"path,n\n\xff,4\n")
+        names = ("raw.csv", "controls.csv", "summary.csv")
+        files = {name: sha256_file(Path("results/m1", name)) for name in names}
+        command = "snakemake results/m1/latency.svg"
+        self.assertEqual(view.source, {"experiment": "m1", "files": files, "command": command})
+        Path("results/m1/summary.csv").write_bytes(b"path,n\n\xff,4\n")  # in another encoding
         with self.assertRaisesRegex(RecordError, r"summary\.csv: cannot be read .*rebuild it from raw$"):
             run_stage.texts(step_of("figure", "m1", JUDGE, "latency.svg"))
 
@@ -422,9 +393,7 @@ class ModuleTest(unittest.TestCase):
 
     def test_a_module_is_imported_by_its_name(self) -> None:
         """A named module is imported; one without a file, or a package, is refused by its path."""
-        self.assertEqual(
-            run_stage.stage_module("experiments.decode_paths").__name__.split(".")[-1], "decode_paths"
-        )
+        self.assertEqual(run_stage.stage_module("errors").__name__, "inference_lab.errors")
         for name in ("experiments.none", "experiments", "figures.latency.draw", ""):
             with self.subTest(name), self.assertRaisesRegex(ConfigError, "no module src/inference_lab/"):
                 run_stage.stage_module(name)
