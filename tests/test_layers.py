@@ -88,6 +88,7 @@ class LayersTest(unittest.TestCase):
         for name, not_loaded in (
             ("cli", {*heavy, "numpy", "yaml", "rich"}),
             ("commands.run_stage", {*heavy, "numpy"}),
+            ("config.prediction", {*heavy, "numpy"}),
             ("timing.worker", heavy),
             ("experiments.decode_paths", heavy),
         ):

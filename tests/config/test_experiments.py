@@ -88,15 +88,13 @@ REFUSED: list[tuple[str, Any, str, str]] = [
 
 def config_with(where: str, value: Any) -> dict[str, Any]:
     """A config that is right but for one place."""
-    section = copy.deepcopy(SECTION)
+    at = section = copy.deepcopy(SECTION)
     *path, key = where.split(".")
-    at = section
     for name in path:
         at = at[name]
+    at[key] = value
     if value is LEFT_OUT:
         del at[key]
-    else:
-        at[key] = value
     return {"experiments": {"m1": section}}
 
 
@@ -105,9 +103,8 @@ class Refusals(unittest.TestCase):
 
     def refusal(self, config: Any) -> str:
         """The one line with which a config is refused."""
-        with self.assertRaises(ConfigError) as raised:
+        with self.assertRaisesRegex(ConfigError, r"\A[^\n]+\Z") as raised:
             check_config(config)
-        self.assertNotIn("\n", str(raised.exception))
         return str(raised.exception)
 
     def test_one_place(self) -> None:
@@ -142,21 +139,18 @@ class Refusals(unittest.TestCase):
 
     def test_a_calibration_leads_to_its_end(self) -> None:
         """It is another experiment and does not rely in turn on the one that relies on it."""
-
-        def config(**relies_on: str) -> dict[str, Any]:
-            found = {name: copy.deepcopy(SECTION) for name in {"m1", *relies_on}}
-            for name, other in relies_on.items():
-                found[name]["judge"]["calibration"] = other
-            return {"experiments": dict(sorted(found.items()))}
-
-        check_config(config(m2="m1"))
-        for relies_on, words in (
-            ({"m1": "m1"}, "experiments.m1.judge.calibration: leads back to 'm1'"),
-            ({"m1": "m2", "m2": "m1"}, "experiments.m1.judge.calibration: leads back to 'm1'"),
-            ({"m1": "m9"}, "experiments.m1.judge.calibration: names 'm9'"),
+        place = "experiments.m1.judge.calibration"
+        for other, relies_on, words in (
+            ("m2", "", ""),
+            ("m1", "", f"{place}: leads back to 'm1'"),
+            ("m2", "m1", f"{place}: leads back to 'm1'"),
+            ("m9", "", f"{place}: names 'm9'"),
         ):
+            judges = ({**SECTION["judge"], "calibration": name} for name in (other, relies_on))
+            sections = ({**SECTION, "judge": judge} for judge in judges)
+            config = {"experiments": dict(zip(("m1", "m2"), sections, strict=True))}
             with self.subTest(words):
-                self.assertIn(words, self.refusal(config(**relies_on)))
+                self.assertIn(words, self.refusal(config) if words else str(check_config(config)))
 
 
 class Files(unittest.TestCase):
@@ -173,12 +167,11 @@ class Files(unittest.TestCase):
         """A key twice, a torn file, and values that PyYAML itself stumbles over are one line."""
         twice = "experiments:\n  m1:\n    vary: {batch_size: [1]}\n    vary: {sequence_length: [1]}\n"
         values = ("a: 2026-13-45", '!!int "x"', '!!int ""', "!!bool x", "!!float ''", "!!timestamp x")
+        torn = ("a: [1", "a: \tb: c", "[" * 3000 + "]" * 3000)
         for text, rule in (
             (twice, "not YAML .*key 'vary' twice.* line 4.*"),
-            ("a: [1", "not YAML .*"),
-            ("a: \tb: c", "not YAML .*"),
             (b"a: \xff", r"cannot be read \(it is not UTF-8 text\); restore it"),
-            *((text, "not YAML .*") for text in (*values, "[" * 3000 + "]" * 3000)),
+            *((text, "not YAML .*") for text in (*values, *torn)),
         ):
             with self.subTest(text[:20]), self.assertRaisesRegex(ConfigError, rf"^\S*config\.yaml: {rule}$"):
                 self.read(text)

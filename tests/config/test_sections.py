@@ -26,11 +26,10 @@ class Sections(unittest.TestCase):
     def test_each_key_is_described(self) -> None:
         """In its own class or in one above; of an axis and a kind of claim the name says it."""
         for model in models(Closed):
-            bases = [base for base in model.__mro__ if issubclass(base, Closed) and base is not Closed]
-            for name in [] if issubclass(model, Vary) else {*model.model_fields} - {"kind"}:
+            for name in [] if model is Vary else {*model.model_fields} - {"kind"}:
                 with self.subTest(f"{model.__name__}.{name}"):
-                    fields = [base.model_fields[name] for base in bases if name in base.model_fields]
-                    self.assertTrue(any(field.description for field in fields))
+                    fields = (getattr(base, "model_fields", {}).get(name) for base in model.__mro__)
+                    self.assertTrue(any(field.description for field in fields if field))
 
     def test_a_default_decides_nothing(self) -> None:
         """What is left out of conditions is nothing: no closure has these types, no digest a default."""
@@ -40,16 +39,11 @@ class Sections(unittest.TestCase):
             for name, field in model.model_fields.items():
                 with self.subTest(f"{model.__name__}.{name}"):
                     default = None if field.is_required() else field.get_default(call_default_factory=True)
-                    given = default.given() if isinstance(default, Closed) else default
-                    self.assertFalse(given)
+                    self.assertFalse(default.given() if isinstance(default, Closed) else default)
 
     def test_each_kind_has_its_module(self) -> None:
-        """`by: x` names src/inference_lab/experiments/x.py."""
+        """`by: x` names src/inference_lab/experiments/x.py, and its axes are known."""
         for kind in models(Section):
-            by = kind.model_fields["by"].annotation
-            for name in {*getattr(by, "__args__", ())}:
+            for name in getattr(kind.model_fields["by"].annotation, "__args__", ()):
                 self.assertTrue((ROOT / f"src/inference_lab/experiments/{name}.py").is_file(), name)
-
-
-if __name__ == "__main__":
-    unittest.main()
+                self.assertLessEqual({*kind.axes}, {*Vary.model_fields})
