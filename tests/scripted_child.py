@@ -9,8 +9,8 @@ import os
 import sys
 
 if __name__ == "__main__":
-    task = json.load(sys.stdin)
-    for happens in json.loads(sys.argv[1])[task["process"]]:
+    script, task = map(json.loads, sys.argv[1:])
+    for happens in script[task["process"]]:
         if isinstance(happens, int):
             os.kill(os.getpid(), happens)
         print(happens if isinstance(happens, str) else json.dumps(happens), end="", flush=True)

@@ -43,11 +43,9 @@ def instant(section: DecodePaths, progress: Callable[[int, int], None]) -> Measu
     ]
     samples = time_calls(
         Bench(groups, check=list, data_sha256=""),
-        process=0,
-        rounds=section.rounds,
-        warmups=section.warmups,
-        seed=section.fixed.seed,
-        blas_threads=section.blas_threads,
+        section,
+        0,
+        section.blas_threads,
         clock=itertools.count(1, 1_000_000).__next__,
         progress=lambda round_: progress(round_, section.rounds),
     )

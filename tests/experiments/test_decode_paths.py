@@ -6,7 +6,9 @@ from unittest import mock
 
 import numpy as np
 
-from inference_lab.experiments.decode_paths import bind, cells, inputs
+from inference_lab.config.sections import OneHead
+from inference_lab.experiments import decode_paths
+from inference_lab.experiments.decode_paths import bind, cells
 from inference_lab.mechanisms import attention
 from tests import checkout
 
@@ -26,6 +28,11 @@ def over_tokens(*lengths: int) -> Any:
 
 
 SECTION = section()
+
+
+def inputs(B: int, T: int, C: int, dtype: str, seed: int) -> decode_paths.Inputs:
+    """The inputs of these conditions."""
+    return decode_paths.inputs(OneHead(batch_size=B, sequence_length=T, d_model=C, dtype=dtype, seed=seed))
 
 
 class InputsTest(unittest.TestCase):

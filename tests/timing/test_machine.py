@@ -1,5 +1,6 @@
 """What a measuring process runs under, and what others did on the machine meanwhile."""
 
+import fnmatch
 import os
 import subprocess
 import sys
@@ -125,15 +126,15 @@ class WatchTest(unittest.TestCase):
                 return "" if child is None else f"{child} "
             return files.get(path)
 
-        def names(folder: str) -> list[str]:
-            inside = {os.path.relpath(path, folder).split("/")[0] for path in files if folder in path}
-            return [str(os.getpid())] if folder == f"/proc/{os.getpid()}/task" else sorted(inside)
+        def threads(pattern: str) -> list[str]:
+            own = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
+            return fnmatch.filter([own, *files], pattern)
 
         clock = mock.Mock(monotonic=lambda: 50.0 + second)
-        watch = machine.Watch(interval_s=0.001)
+        watch = machine.Watch(0, 0, interval_s=0.001)
         with (
             mock.patch.object(machine, "_read", read),
-            mock.patch.object(machine, "_names", names),
+            mock.patch.object(machine, "glob", threads),
             mock.patch.object(machine, "_CORES", 4),
             mock.patch.object(machine, "time", clock),
             watch,
@@ -227,7 +228,7 @@ class QuietTest(unittest.TestCase):
         """Where /proc and /sys are missing nothing is waited for, and what they would say is None."""
         with mock.patch.object(machine, "_read", return_value=None):
             self.assertLess(machine.wait_until_quiet(0.1, patience_s=0.01), 1)
-            with machine.Watch(interval_s=0.001) as watch:
+            with machine.Watch(0.1, 0.01, interval_s=0.001) as watch:
                 pass
             self.assertIsNone(watch.summary()["others_used_cores"])
             self.assertIsNone(watch.summary()["pressure_percent"])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inference_lab.records.samples import Sample
 from inference_lab.timing import protocol
-from inference_lab.timing.protocol import Bench, Finding, Timed, group_of, time_calls
+from inference_lab.timing.protocol import Bench, Timed, finding, group_of, time_calls
 from tests.checkout import section
 
 PATHS = ("dynamic", "preallocated", "no_cache")
@@ -68,16 +68,9 @@ def timed(
     """The samples of one process under the fake clock."""
     clock = clock or Clock()
     with mock.patch.object(protocol, "PROBE_LOOPS", 1), mock.patch("gc.collect"):  # both take ms
-        return time_calls(
-            made or bench(clock),
-            process=process,
-            rounds=rounds,
-            warmups=warmups,
-            seed=seed,
-            blas_threads=1,
-            clock=clock,
-            progress=progress,
-        )
+        fixed = {"sequence_length": 8, "d_model": 4, "dtype": "float32", "seed": seed}
+        asked = section(fixed=fixed, rounds=rounds, warmups=warmups)
+        return time_calls(made or bench(clock), asked, process, 1, clock=clock, progress=progress)
 
 
 def rounds_of(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
@@ -209,7 +202,7 @@ class TimeCallsTest(unittest.TestCase):
             with self.subTest(was_enabled=was), mock.patch("gc.collect") as collect:
                 self.addCleanup(gc.enable)
                 gc.enable() if was else gc.disable()
-                time_calls(made, process=0, rounds=4, warmups=1, seed=1, blas_threads=1, clock=clock)
+                time_calls(made, section(rounds=4, warmups=1), 0, 1, clock=clock)
                 self.assertEqual(gc.isenabled(), was)
                 self.assertEqual(collect.call_count, 4)
         self.assertEqual(set(seen), {False})
@@ -251,7 +244,7 @@ class FindingTest(unittest.TestCase):
         for error, passed in ((0.0, True), (-0.5, True), (0.501, False), (np.nan, False), (np.inf, False)):
             output = right.copy()
             output[1, 2] = error
-            found = Finding.of("dynamic", output, "oracle", right, tolerance=0.5, shape=(2, 3))
+            found = finding("dynamic", output, "oracle", right, 0.5, (2, 3))
             self.assertIs(found.passed, passed)
             self.assertEqual((found.batch_size, found.against), (2, "oracle"))
 

@@ -192,14 +192,6 @@ class MeasureTest(unittest.TestCase):
             with self.subTest(script):
                 self.refused([[ready, *script]], words)
 
-    def test_a_process_that_never_listened_is_refused(self) -> None:
-        """A child that ends before it reads its task is told by its status, not by a broken pipe."""
-        with (
-            mock.patch.object(worker.json, "dumps", return_value="much to read" * 10_000),
-            self.assertRaisesRegex(MeasurementRefused, "measuring process 0 ended with status 0"),
-        ):
-            self.measure("any", SECTION, "keyword")  # a module that has nothing to say
-
     def test_what_a_process_refuses_is_refused(self) -> None:
         """The reason a child gives for not measuring is the reason of the measurement."""
         self.refused([[{"refused": "openblas has 2 threads, declared are 1"}]], "^openblas has 2 threads")

@@ -48,7 +48,7 @@ def _findings() -> Iterator[Finding]:
     few = "good" if cores > 1 else "a load needs two: the client shares this one with its server"
     yield Finding("cores", f"{cores} of {os.cpu_count()}", few)
     yield _tried("threads", lambda: machine.check_thread_variables(1) or "1 in every measuring process")
-    with machine.Watch(_LOOK_S / 4) as watch:
+    with machine.Watch(0, 0, _LOOK_S / 4) as watch:
         time.sleep(_LOOK_S)
     yield _others(watch.summary()["others_used_cores"])
     yield _setting("governor", f"{_SYSTEM}/cpu/cpu0/cpufreq/scaling_governor", "performance")

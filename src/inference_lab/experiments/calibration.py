@@ -1,7 +1,7 @@
 """The load client beside a server whose truth is known: how far its times are from those of the writes.
 
-Records both sides over the number of streams: with kernel stamps and with user stamps in a closed loop,
-and, for how late the client sends, in an open loop. Computes no error.
+Records both sides over the number of streams: with kernel stamps and with user stamps in a closed loop, and,
+for how late the client sends, in an open loop.
 """
 
 import random
@@ -23,8 +23,7 @@ def measure(section: Calibration, progress: Callable[[int, int], None]) -> Measu
     order = random.Random(fixed.seed)
     recording = Recording()
     total = section.rounds * len(counts) * len(paths)
-    waited_s = machine.wait_until_quiet(section.quiet_cores, section.quiet_wait_s)
-    with machine.Watch() as watch:
+    with machine.Watch(section.quiet_cores, section.quiet_wait_s) as watch:
         for round_number in range(section.rounds):
             for streams in order.sample(counts, len(counts)):
                 for path in order.sample(paths, len(paths)):
@@ -37,11 +36,14 @@ def measure(section: Calibration, progress: Callable[[int, int], None]) -> Measu
                     client = _client(fixed, path, streams, round_number)
                     recording.load_beside_truth({"path": path, "streams": streams}, settings, [client])
                     progress(len(recording.sessions), total)
-    return recording.truth_measurement({**watch.summary(), "waited_for_quiet_s": waited_s})
+    return recording.truth_measurement(watch.summary())
 
 
 def _client(fixed: StreamLoad, path: str, streams: int, round_number: int) -> list[str]:
-    options = cli_options(
+    # Each arrival makes a step as long as ttft_ms: at this rate no more than `streams` are in flight.
+    longest_s = fixed.output_tokens * fixed.ttft_ms / 1e3
+    arrivals = {"rate": streams / longest_s, "poisson": True}
+    return cli_options(
         requests=streams * fixed.requests_per_stream,
         input_tokens=fixed.input_tokens,
         output_tokens=fixed.output_tokens,
@@ -49,9 +51,5 @@ def _client(fixed: StreamLoad, path: str, streams: int, round_number: int) -> li
         seed=fixed.seed,
         stamps="user" if path == "user" else "kernel",
         name=f"{path}/{streams}/{round_number}/",
+        **(arrivals if path == "open_loop" else {"concurrency": streams}),
     )
-    if path == "open_loop":
-        # Each arrival makes a step as long as ttft_ms: at this rate no more than `streams` are in flight.
-        longest_s = fixed.output_tokens * fixed.ttft_ms / 1e3
-        return options + cli_options(rate=streams / longest_s, poisson=True)
-    return options + cli_options(concurrency=streams)

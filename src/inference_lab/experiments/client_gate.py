@@ -6,27 +6,21 @@ Each setup runs in the simulation, in virtual time, and then over HTTP with the 
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from inference_lab.config.sections import ClientGate, GateLoad
 from inference_lab.experiments.serving_run import Recording, cli_options
 from inference_lab.records.record import Measurement
 from inference_lab.stream_load.client.outcome import Attempt, request_record
 from inference_lab.stream_load.driver import Driver
+from inference_lab.stream_load.reference import simulation
 from inference_lab.stream_load.reference.scheduler import EngineSettings, EngineStep
-from inference_lab.stream_load.reference.simulation import (
-    InProcessServer,
-    now_ns,
-    run_in_virtual_time,
-    sleep_until,
-)
 from inference_lab.stream_load.schedule import Schedule
 from inference_lab.stream_load.workload import Length, Workload
 from inference_lab.timing import machine
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(NamedTuple):
     """How many clients, how many requests each lets out at once, how many the server batches."""
 
     clients: int
@@ -48,38 +42,41 @@ def measure(section: ClientGate, progress: Callable[[int, int], None]) -> Measur
     each setup; those of HTTP are monotonic.
     """
     names, fixed = section.values, section.fixed
+    asked = {key: getattr(fixed, key) for key in ("requests", "input_tokens", "output_tokens", "seed")}
     recording = Recording()
-    waited_s = machine.wait_until_quiet(section.quiet_cores, section.quiet_wait_s)
-    with machine.Watch() as watch:
+    with machine.Watch(section.quiet_cores, section.quiet_wait_s) as watch:
         for done, name in enumerate(names):
             simulate(name, fixed, recording)
-            cell = {"transport": "http", "setup": name}
-            engine = {"max_num_seqs": SETUPS[name].max_num_seqs}
-            engine |= {"ttft_ms": fixed.ttft_ms, "itl_ms": fixed.itl_ms}
-            recording.load_beside_truth(cell, engine, _clients(name, fixed))
+            # Every request at once, held back by the client's concurrency alone.
+            gate = {"burst": True, "prompt": "ids", "concurrency": SETUPS[name].concurrency, **asked}
+            clients = [cli_options(name=prefix, **gate) for prefix in _prefixes("http", name)]
+            recording.load_beside_truth({"transport": "http", "setup": name}, _engine(name, fixed), clients)
             progress(done + 1, len(names))
-    return recording.truth_measurement({**watch.summary(), "waited_for_quiet_s": waited_s})
+    return recording.truth_measurement(watch.summary())
 
 
 def simulate(name: str, fixed: GateLoad, recording: Recording) -> None:
     """Add both sides of one setup in virtual time, always the same."""
-    setup = SETUPS[name]
-    cell = {"transport": "simulation", "setup": name}
+    cell, concurrency = {"transport": "simulation", "setup": name}, SETUPS[name].concurrency
     attempts: list[Attempt] = []
-    schedule, workload = Schedule("burst", fixed.requests), _workload(fixed)
-    prefixes = [_prefix("simulation", name, client) for client in range(setup.clients)]
+    lengths = [Length(count, count) for count in (fixed.input_tokens, fixed.output_tokens)]
+    schedule = Schedule("burst", fixed.requests)
+    workload = Workload(
+        "reference", prompt="ids", input_tokens=lengths[0], output_tokens=lengths[1], seed=fixed.seed
+    )
+    prefixes = _prefixes("simulation", name)
 
     async def run() -> list[EngineStep]:
-        async with InProcessServer(_engine(setup, fixed)) as server:
+        async with simulation.InProcessServer(EngineSettings(**_engine(name, fixed))) as server:
             clients = [
                 Driver(
                     schedule=schedule,
                     prepare=lambda index, _: workload.body(index),
                     send=server.send,
-                    concurrency=setup.concurrency,
+                    concurrency=concurrency,
                     deliver=attempts.append,
-                    now_ns=now_ns,
-                    sleep_until=sleep_until,
+                    now_ns=simulation.now_ns,
+                    sleep_until=simulation.sleep_until,
                     name=prefix,
                 )
                 for prefix in prefixes
@@ -87,40 +84,17 @@ def simulate(name: str, fixed: GateLoad, recording: Recording) -> None:
             await asyncio.gather(*(client.run() for client in clients))
             return server.steps
 
-    recording.steps += [{**cell, **step.row(step.ends_ns)} for step in run_in_virtual_time(run)]
-    recording.requests += [
-        request_record(attempt, clock="user").line().decode().strip() for attempt in attempts
-    ]
-    session = {"cell": cell, "concurrency": setup.concurrency, "schedule": schedule.process}
+    steps = simulation.run_in_virtual_time(run)
+    recording.steps += [{**cell, **step.row(step.ends_ns)} for step in steps]
+    records = (request_record(attempt, clock="user") for attempt in attempts)
+    recording.requests += [record.line().decode().strip() for record in records]
+    session = {"cell": cell, "concurrency": concurrency, "schedule": schedule.process}
     recording.sessions += [{**session, "name": prefix} for prefix in prefixes]
 
 
-def _prefix(transport: str, name: str, client: int) -> str:
-    return f"{transport}/{name}/{client}/"
+def _prefixes(transport: str, name: str) -> list[str]:
+    return [f"{transport}/{name}/{client}/" for client in range(SETUPS[name].clients)]
 
 
-def _engine(setup: Setup, fixed: GateLoad) -> EngineSettings:
-    return EngineSettings(max_num_seqs=setup.max_num_seqs, ttft_ms=fixed.ttft_ms, itl_ms=fixed.itl_ms)
-
-
-def _workload(fixed: GateLoad) -> Workload:
-    return Workload(
-        "reference",
-        prompt="ids",
-        input_tokens=Length(fixed.input_tokens, fixed.input_tokens),
-        output_tokens=Length(fixed.output_tokens, fixed.output_tokens),
-        seed=fixed.seed,
-    )
-
-
-def _clients(name: str, fixed: GateLoad) -> list[list[str]]:
-    """Every request at once, held back by the client's concurrency limit alone."""
-    common = {key: getattr(fixed, key) for key in ("requests", "input_tokens", "output_tokens", "seed")}
-    setup = SETUPS[name]
-    return [
-        cli_options(
-            burst=True, prompt="ids", concurrency=setup.concurrency, name=_prefix("http", name, client)
-        )
-        + cli_options(**common)
-        for client in range(setup.clients)
-    ]
+def _engine(name: str, fixed: GateLoad) -> dict[str, Any]:
+    return {"max_num_seqs": SETUPS[name].max_num_seqs, "ttft_ms": fixed.ttft_ms, "itl_ms": fixed.itl_ms}

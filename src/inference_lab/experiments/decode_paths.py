@@ -1,7 +1,4 @@
-"""Single-head decode paths against each other over one varied axis: batch size or sequence length.
-
-Binds conditions to callables; how they are timed is `timing`'s, what the times mean is `analysis`'s.
-"""
+"""Single-head decode paths against each other over one varied axis: batch size or sequence length."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,7 +10,7 @@ from inference_lab.config import sections
 from inference_lab.mechanisms import attention
 from inference_lab.mechanisms.arrays import Array
 from inference_lab.timing import worker
-from inference_lab.timing.protocol import Bench, Finding, Timed, digest_of_arrays, group_of
+from inference_lab.timing.protocol import Bench, Finding, Timed, digest_of_arrays, finding, group_of
 
 Inputs = tuple[Array, Array, Array, Array]
 
@@ -22,14 +19,16 @@ Inputs = tuple[Array, Array, Array, Array]
 _ROUNDING = {"float32": 1e-6, "float64": 1e-14}
 
 
-def inputs(B: int, T: int, C: int, dtype: str, seed: int) -> Inputs:
+def inputs(at: sections.OneHead, tokens: int = 0) -> Inputs:
     """x (B, T, C) and wq, wk, wv (C, C), read-only; x of a smaller B is the first rows of a larger one.
 
-    Values are unit normal, weights scaled by 1/sqrt(C), so that scores stay near 1 in size.
+    Values are unit normal, weights scaled by 1/sqrt(C), so that scores stay near 1 in size. `tokens` is T
+    where it is not `sequence_length`.
     """
-    rng_w, rng_x = (np.random.default_rng([seed, stream]) for stream in (0, 1))
-    weights = rng_w.standard_normal((3, C, C)) / C**0.5
-    x, wq, wk, wv = (read_only(array.astype(dtype)) for array in (rng_x.standard_normal((B, T, C)), *weights))
+    rng_w, rng_x = (np.random.default_rng([at.seed, stream]) for stream in (0, 1))
+    weights = rng_w.standard_normal((3, at.d_model, at.d_model)) / at.d_model**0.5
+    tokens_of_all = rng_x.standard_normal((at.batch_size, tokens or at.sequence_length, at.d_model))
+    x, wq, wk, wv = (read_only(array.astype(at.dtype)) for array in (tokens_of_all, *weights))
     return x, wq, wk, wv
 
 
@@ -39,15 +38,9 @@ def read_only(array: Array) -> Array:
     return array
 
 
-def tolerance(dtype: Any, values: Array, scores: Array) -> float:
-    """Largest error allowed in an output: rounding times max |value| times max(1, max |score|)."""
-    return _ROUNDING[str(dtype)] * float(np.abs(values).max()) * max(1.0, float(np.abs(scores).max()))
-
-
 def cells(section: sections.DecodePaths | sections.SelfCheck | sections.KernelsPeers) -> list[Inputs]:
     """The inputs of each varied value, in the order the section lists them, checked."""
-    every = [section.fixed.having(section.axis, value) for value in section.values]
-    made = [inputs(at.batch_size, at.sequence_length, at.d_model, at.dtype, at.seed) for at in every]
+    made = [inputs(section.fixed.having(section.axis, value)) for value in section.values]
     for cell in made:
         attention.check_inputs(*cell)
     return made
@@ -56,18 +49,12 @@ def cells(section: sections.DecodePaths | sections.SelfCheck | sections.KernelsP
 def bind(section: sections.DecodePaths) -> Bench:
     """The paths of a section as calls without arguments, inputs made once and shared by all of them."""
     every = cells(section)
-    groups = [
-        group_of(
-            section,
-            (
-                Timed(path, partial(attention.DECODE_PATHS[path], *cell), *cell[0].shape)
-                for path in section.paths
-            ),
-        )
-        for cell in every
-    ]
+
+    def timed(path: str, cell: Inputs) -> Timed:
+        return Timed(path, partial(attention.DECODE_PATHS[path], *cell), *cell[0].shape)
+
     return Bench(
-        groups,
+        [group_of(section, (timed(path, cell) for path in section.paths)) for cell in every],
         check=lambda: [finding for cell in every for finding in check(cell, section.paths)],
         data_sha256=digest_of_arrays(*(array for cell in every for array in cell)),
     )
@@ -75,18 +62,13 @@ def bind(section: sections.DecodePaths) -> Bench:
 
 def check(cell: Inputs, paths: Sequence[str]) -> list[Finding]:
     """Compare each path with decode_without_cache, and that one with one masked pass over the whole."""
-    x, wq, wk, wv = cell
-    oracle, whole = attention.decode_without_cache(*cell), attention.causal_attention(*cell)
-    allowed = allowed_error(cell)
+    oracle = "decode_without_cache", attention.decode_without_cache(*cell)
+    whole = "causal_attention", attention.causal_attention(*cell)
+    allowed, shape = allowed_error(cell), cell[0].shape
+    outputs = {path: attention.DECODE_PATHS[path](*cell) for path in paths}
     return [
-        Finding.of(
-            path,
-            attention.DECODE_PATHS[path](x, wq, wk, wv),
-            *(("causal_attention", whole) if path == "no_cache" else ("decode_without_cache", oracle)),
-            tolerance=allowed,
-            shape=x.shape,
-        )
-        for path in paths
+        finding(path, output, *(whole if path == "no_cache" else oracle), allowed, shape)
+        for path, output in outputs.items()
     ]
 
 
@@ -94,6 +76,11 @@ def allowed_error(cell: Inputs) -> float:
     """`tolerance` of these inputs."""
     x, wq, wk, wv = cell
     return tolerance(x.dtype, x @ wv, (x @ wq) @ (x @ wk).swapaxes(-1, -2) / x.shape[-1] ** 0.5)
+
+
+def tolerance(dtype: Any, values: Array, scores: Array) -> float:
+    """Largest error allowed in an output: rounding times max |value| times max(1, max |score|)."""
+    return _ROUNDING[str(dtype)] * float(np.abs(values).max()) * max(1.0, float(np.abs(scores).max()))
 
 
 measure = partial(worker.measure, __name__)

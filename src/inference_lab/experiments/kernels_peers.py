@@ -11,8 +11,7 @@ tokens (`decode_steps`), a causal prefill of T tokens. The paths of a cell share
     gemm    the multiply-adds that the call needs, the masked half left out, as square products of 512
     calls   `numpy` again with every width and length 1: what is left is the cost of the calls themselves
 
-PyTorch is no dependency: it comes from vLLM's environment, whose packages are last on the path, so that NumPy
-and everything else measured are this project's.
+PyTorch comes from vLLM's environment, whose packages are last on the path: all else is this project's.
 """
 
 import os
@@ -33,9 +32,10 @@ from inference_lab.mechanisms.arrays import Array
 from inference_lab.records.record import Measurement
 from inference_lab.stream_load.servers.vllm import find_environment
 from inference_lab.timing import worker
-from inference_lab.timing.protocol import Bench, Finding, Timed, digest_of_arrays, group_of
+from inference_lab.timing.protocol import Bench, Finding, Timed, digest_of_arrays, finding, group_of
 
 Call = Callable[[], Array]
+Inputs = decode_paths.Inputs | multi_head.Inputs
 _SITE = "INFERENCE_LAB_TORCH_SITE"  # from the measuring process to its children
 _SQUARE = 512
 
@@ -63,7 +63,7 @@ class Peer:
     """PyTorch's side of one cell of heads: weights fused as (N, C), K and V preallocated."""
 
     def __init__(self, torch: Any, cell: multi_head.Inputs) -> None:
-        self.torch, self.cell = torch, cell
+        self.cell = cell
         self.linear = torch.nn.functional.linear
         self.attend = torch.nn.functional.scaled_dot_product_attention
         self.x = _tensor(torch, cell.x)
@@ -96,9 +96,8 @@ class Peer:
         B, T, _ = self.x.shape
         H, G = self.cell.num_heads, self.cell.num_kv_heads
         q = self.project(0, T).view(B, T, H, self.D).transpose(1, 2)
-        return self.attend(
-            q, self.k, self.v, is_causal=True, **({"enable_gqa": True} if G < H else {})
-        ).numpy()
+        grouped = {"enable_gqa": True} if G < H else {}
+        return self.attend(q, self.k, self.v, is_causal=True, **grouped).numpy()
 
 
 def full_decode(torch: Any, x: Array, wq: Array, wk: Array, wv: Array) -> Array:
@@ -157,63 +156,56 @@ def heads_calls(section: sections.KernelsPeers, cell: multi_head.Inputs, torch: 
     kv, weights = 2 * B * G * (C // H), C * (C // H) * (H + 2 * G)
     steps = [(weights, kv * (t + 1)) for t in range(T, end)] if decodes else [(weights, kv * T)]
     seen = sum(range(T + 1, end + 1)) if decodes else T * (T + 1) // 2
-    multiply_adds = B * ((end - T or T) * weights + 2 * C * seen)
     return {
         "numpy": ours(cell),
         "torch": peer.decode if decodes else peer.prefill,
         "read": read(steps, cell.x.dtype),
-        "gemm": gemm(multiply_adds, cell.x.dtype),
+        "gemm": gemm(B * ((end - T or T) * weights + 2 * C * seen), cell.x.dtype),
         "calls": ours(multi_head.inputs(small)),
     }
 
 
-def full_calls(inputs: decode_paths.Inputs, torch: Any) -> dict[str, Call]:
+def full_calls(section: sections.KernelsPeers, cell: decode_paths.Inputs, torch: Any) -> dict[str, Call]:
     """The paths of a cell of full decodes."""
-    B, T, C = inputs[0].shape
-    dtype = inputs[0].dtype
+    B, T, C = cell[0].shape
+    small = section.fixed.having("d_model", 1).having("batch_size", 1).having("sequence_length", T)
     return {
-        "numpy": partial(attention.preallocated, *inputs),
-        "torch": partial(full_decode, torch, *inputs),
-        "read": read([(3 * C * C, 2 * B * C * (t + 1)) for t in range(T)], dtype),
-        "gemm": gemm(B * (T * 3 * C * C + C * T * (T + 1)), dtype),
-        "calls": partial(attention.preallocated, *decode_paths.inputs(1, T, 1, str(dtype), 0)),
+        "numpy": partial(attention.preallocated, *cell),
+        "torch": partial(full_decode, torch, *cell),
+        "read": read([(3 * C * C, 2 * B * C * (t + 1)) for t in range(T)], cell[0].dtype),
+        "gemm": gemm(B * (T * 3 * C * C + C * T * (T + 1)), cell[0].dtype),
+        "calls": partial(attention.preallocated, *decode_paths.inputs(small)),
     }
 
 
 def check_full(timed: Timed, cell: decode_paths.Inputs) -> Finding:
     """Compare a full decode with one masked pass."""
     expected, allowed = attention.causal_attention(*cell), decode_paths.allowed_error(cell)
-    shape = cell[0].shape
-    return Finding.of(timed.path, timed.call(), "causal_attention", expected, tolerance=allowed, shape=shape)
+    return finding(timed.path, timed.call(), "causal_attention", expected, allowed, cell[0].shape)
 
 
 def bind(section: sections.KernelsPeers) -> Bench:
     """The paths of a section as calls without arguments, inputs made once and shared by all of them."""
     torch = load_torch(section.blas_threads)
-    bound: list[tuple[dict[str, Call], tuple[int, int, int, int, int], Callable[[Timed], Finding]]] = []
+
+    def group(calls: dict[str, Call], B: int, T: int, C: int, H: int = 1, G: int = 1) -> list[Timed]:
+        return group_of(section, (Timed(path, calls[path], B, T, C, H, G) for path in section.paths))
+
+    groups: list[tuple[list[Timed], Callable[[Timed], Finding], Inputs]] = []
     if section.fixed.num_heads:
-        every = multi_head.cells(section)
-        for cell in every:
-            calls, axes = heads_calls(section, cell, torch), multi_head.axes(cell)
-            bound.append((calls, axes, partial(multi_head.check, cell=cell)))
+        for cell in multi_head.cells(section):
+            calls = heads_calls(section, cell, torch)
+            groups.append((group(calls, *cell.axes), partial(multi_head.check, cell=cell), cell))
     else:
-        every = decode_paths.cells(section)
-        for cell in every:
-            B, T, C = cell[0].shape
-            bound.append((full_calls(cell, torch), (B, T, C, 1, 1), partial(check_full, cell=cell)))
-    groups = [
-        group_of(section, (Timed(path, calls[path], *axes) for path in section.paths))
-        for calls, axes, _ in bound
-    ]
+        for cell in decode_paths.cells(section):
+            calls = full_calls(section, cell, torch)
+            groups.append((group(calls, *cell[0].shape), partial(check_full, cell=cell), cell))
+    compared = [(check, timed) for calls, check, _ in groups for timed in calls
+                if timed.kind == "sample" and timed.path in ("numpy", "torch")]  # fmt: skip
     return Bench(
-        groups,
-        check=lambda: [
-            check(timed)
-            for group, (_, _, check) in zip(groups, bound, strict=True)
-            for timed in group
-            if timed.kind == "sample" and timed.path in ("numpy", "torch")
-        ],
-        data_sha256=digest_of_arrays(*(array for cell in every for array in cell[:4])),
+        [calls for calls, _, _ in groups],
+        check=lambda: [check(timed) for check, timed in compared],
+        data_sha256=digest_of_arrays(*(array for _, _, cell in groups for array in cell[:4])),
         facts={"torch": torch.__version__, "torch_threads": torch.get_num_threads(), "numpy": np.__version__},
     )
 

@@ -1,12 +1,9 @@
 """Decode steps and prefills of multi-head attention over one varied axis: cached tokens or key/value heads.
 
-Binds conditions to callables; how they are timed is `timing`'s, what the times mean is `analysis`'s.
-
 `preallocated`, `dynamic` and `repeated` start from a cache that holds `sequence_length` tokens and decode
-`decode_steps` more, one by one; forgetting those again is in the call, once, and costs about 1 µs.
-`prefill` and `stepwise` start from an empty cache and fill it with `sequence_length` tokens. Making the
-inputs, fusing the weights, the first filling and every look at values happen before; checks of sizes
-(comparisons of integers, once a call and at every append) are timed.
+`decode_steps` more, one by one; forgetting those again is in the call, once, and costs about 1 µs. `prefill`
+and `stepwise` fill an empty cache with `sequence_length` tokens. Making the inputs, fusing the weights, the
+first filling and every look at values happen before; checks of sizes are timed.
 """
 
 import math
@@ -20,19 +17,11 @@ from inference_lab.config import sections
 from inference_lab.errors import ConfigError
 from inference_lab.experiments import decode_paths
 from inference_lab.experiments.decode_paths import read_only
+from inference_lab.mechanisms import multi_head
 from inference_lab.mechanisms.arrays import Array
 from inference_lab.mechanisms.kv_cache import DynamicCache, KVCache, PreallocatedCache
-from inference_lab.mechanisms.multi_head import (
-    FusedWeights,
-    Newest,
-    check_inputs,
-    decode,
-    fuse,
-    newest_blocks,
-    prefill,
-)
 from inference_lab.timing import worker
-from inference_lab.timing.protocol import Bench, Finding, Timed, digest_of_arrays, group_of
+from inference_lab.timing.protocol import Bench, Finding, Timed, digest_of_arrays, finding, group_of
 
 Call = Callable[[], Array]
 
@@ -53,6 +42,12 @@ class Inputs(NamedTuple):
         """wq, wk, wv, H, G: what every step takes besides its token."""
         return self[1:6]
 
+    @property
+    def axes(self) -> tuple[int, int, int, int, int]:
+        """B, T, C, H, G."""
+        B, _, C = self.x.shape
+        return B, self.sequence_length, C, self.num_heads, self.num_kv_heads
+
     def cache(self, kind: type[KVCache]) -> KVCache:
         """An empty cache with room for every token of x."""
         B, tokens, C = self.x.shape
@@ -61,20 +56,17 @@ class Inputs(NamedTuple):
 
 
 def cells(section: sections.MultiHead | sections.KernelsPeers) -> list[Inputs]:
-    """The inputs of each varied value, in the order the section lists them, read-only and checked.
-
-    As those of decode_paths. With fewer key/value heads, the first columns of the same weights are used.
-    """
+    """The inputs of each varied value, in the order the section lists them, read-only and checked."""
     return [inputs(section.fixed.having(section.axis, value)) for value in section.values]
 
 
 def inputs(at: sections.Heads) -> Inputs:
-    """The inputs of one varied value."""
+    """As those of decode_paths; with fewer key/value heads, the first columns of the same weights."""
     T, H, G = at.sequence_length, at.num_heads, at.num_kv_heads or at.num_heads
-    x, wq, *kv = decode_paths.inputs(at.batch_size, T + at.decode_steps, at.d_model, at.dtype, at.seed)
+    x, wq, *kv = decode_paths.inputs(at, T + at.decode_steps)
     wk, wv = (read_only(np.ascontiguousarray(w[:, : G * at.d_model // H])) for w in kv)
     cell = Inputs(x, wq, wk, wv, H, G, T)
-    check_inputs(cell.x, *cell.weights)
+    multi_head.check_inputs(cell.x, *cell.weights)
     return cell
 
 
@@ -83,15 +75,16 @@ def repeated(q: Array, key_columns: Array, v: Array, output: Array) -> None:
     B, G, group, D = q.shape
     one_each = (B, G * group, 1, D)
     every_k, every_v = np.repeat(key_columns, group, axis=1), np.repeat(v, group, axis=1)
-    newest_blocks(q.reshape(one_each), every_k, every_v, output.reshape(one_each))
+    multi_head.newest_blocks(q.reshape(one_each), every_k, every_v, output.reshape(one_each))
 
 
-def steps(cell: Inputs, kind: type[KVCache], attend: Newest = newest_blocks) -> Call:
+def steps(cell: Inputs, kind: type[KVCache], attend: multi_head.Newest = multi_head.newest_blocks) -> Call:
     """A call -> (B, H, decode_steps, D): every token of x behind its first T, one by one."""
-    T, weights, cache = cell.sequence_length, fuse(*cell.weights), cell.cache(kind)
+    T, weights, cache = cell.sequence_length, multi_head.fuse(*cell.weights), cell.cache(kind)
     if cell.x.shape[1] == T:
         raise ConfigError("decode_steps is 0 or missing under fixed; a decode path needs at least 1")
-    prefill(cell.x[:, :T], weights, cache)
+    multi_head.prefill(cell.x[:, :T], weights, cache)
+    decode = multi_head.decode
 
     def call() -> Array:
         cache.truncate(T)
@@ -100,11 +93,11 @@ def steps(cell: Inputs, kind: type[KVCache], attend: Newest = newest_blocks) -> 
     return call
 
 
-def fill(cell: Inputs, form: Callable[[Array, FusedWeights, KVCache], Array]) -> Call:
+def fill(cell: Inputs, form: Callable[[Array, multi_head.FusedWeights, KVCache], Array]) -> Call:
     """A call -> (B, H, T, D): all T tokens into an empty cache, at once or one by one."""
     if over := cell.x.shape[1] - cell.sequence_length:
         raise ConfigError(f"decode_steps is {over} under fixed; prefill and stepwise take none, remove it")
-    weights, cache = fuse(*cell.weights), cell.cache(PreallocatedCache)
+    weights, cache = multi_head.fuse(*cell.weights), cell.cache(PreallocatedCache)
 
     def call() -> Array:
         cache.reset()
@@ -117,8 +110,8 @@ PATHS: dict[str, Callable[[Inputs], Call]] = {
     "preallocated": lambda cell: steps(cell, PreallocatedCache),
     "dynamic": lambda cell: steps(cell, DynamicCache),
     "repeated": lambda cell: steps(cell, PreallocatedCache, repeated),
-    "prefill": lambda cell: fill(cell, prefill),
-    "stepwise": lambda cell: fill(cell, decode),
+    "prefill": lambda cell: fill(cell, multi_head.prefill),
+    "stepwise": lambda cell: fill(cell, multi_head.decode),
 }
 
 
@@ -126,43 +119,30 @@ def bind(section: sections.MultiHead) -> Bench:
     """The paths of a section as calls without arguments, inputs made once and shared by all of them."""
     every = cells(section)
     groups = [
-        group_of(section, (Timed(path, PATHS[path](cell), *axes(cell)) for path in section.paths))
+        group_of(section, (Timed(path, PATHS[path](cell), *cell.axes) for path in section.paths))
         for cell in every
     ]
+    pairs = [(timed, cell) for cell, group in zip(every, groups, strict=True) for timed in group]
     return Bench(
         groups,
-        check=lambda: [
-            check(timed, cell)
-            for cell, group in zip(every, groups, strict=True)
-            for timed in group
-            if timed.kind == "sample"
-        ],
+        check=lambda: [check(timed, cell) for timed, cell in pairs if timed.kind == "sample"],
         data_sha256=digest_of_arrays(*(array for cell in every for array in cell[:4])),
     )
-
-
-def axes(cell: Inputs) -> tuple[int, int, int, int, int]:
-    """B, T, C, H, G."""
-    B, _, C = cell.x.shape
-    return B, cell.sequence_length, C, cell.num_heads, cell.num_kv_heads
 
 
 def check(timed: Timed, cell: Inputs) -> Finding:
     """Compare what a path gives for the last token with one query over everything, in float64."""
     expected, allowed = last_output(cell)
-    output = timed.call()[:, :, -1]
     shape = (*cell.x.shape, cell.num_heads, cell.num_kv_heads)
-    return Finding.of(timed.path, output, "last_output", expected, tolerance=allowed, shape=shape)
+    return finding(timed.path, timed.call()[:, :, -1], "last_output", expected, allowed, shape)
 
 
 def last_output(cell: Inputs) -> tuple[Array, float]:
     """(B, H, D) of the last token of x without a cache, head by head, and the largest error allowed in it."""
     x, wq, wk, wv = (array.astype(np.float64) for array in cell[:4])
-    D, group = wq.shape[1] // cell.num_heads, cell.num_heads // cell.num_kv_heads
-    columns = [slice(i * D, (i + 1) * D) for i in range(cell.num_heads)]
-    k, v = (
-        np.stack([x @ w[:, columns[h // group]] for h in range(cell.num_heads)], axis=1) for w in (wk, wv)
-    )
+    H, D, group = cell.num_heads, wq.shape[1] // cell.num_heads, cell.num_heads // cell.num_kv_heads
+    columns = [slice(i * D, (i + 1) * D) for i in range(H)]
+    k, v = (np.stack([x @ w[:, columns[h // group]] for h in range(H)], axis=1) for w in (wk, wv))
     q = np.stack([x[:, -1] @ wq[:, its] for its in columns], axis=1)
     scores = np.einsum("bhd,bhtd->bht", q, k) / math.sqrt(D)
     powers = np.exp(scores - scores.max(axis=2, keepdims=True))

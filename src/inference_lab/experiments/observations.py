@@ -1,4 +1,4 @@
-"""What NumPy shares and what it copies, one row an observation: the experiment p0."""
+"""What NumPy shares and what it copies, one row per observation: the experiment p0."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
@@ -19,10 +19,14 @@ def rows(names: Sequence[str]) -> list[dict[str, str]]:
     """
     if unknown := [name for name in names if name not in OPERATIONS]:
         raise ConfigError(f"no observation {unknown[0]!r}; there are {', '.join(OPERATIONS)}")
-    return [
-        {"observation": name, **{key: _text(value) for key, value in asdict(observation(name)).items()}}
-        for name in names
-    ]
+    found = [{"observation": name, **asdict(observation(name))} for name in names]
+    return [{column: _text(value) for column, value in row.items()} for row in found]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]  (of an Observation: ints)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def measure(section: sections.Observations, progress: Callable[[int, int], None]) -> Measurement:
@@ -30,11 +34,3 @@ def measure(section: sections.Observations, progress: Callable[[int, int], None]
     found = rows(section.vary.observation)
     progress(len(found), len(found))
     return tabulated("observation", COLUMNS, found)
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, tuple):
-        return " ".join(map(str, value))  # pyright: ignore[reportUnknownArgumentType]  (of an Observation: ints)
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,8 +1,7 @@
 """The laboratory on itself: the baseline under other names, and behind real work of known size: selfcheck.
 
-null_1, null_2, ... are the very call of the baseline. plus_5 is that call behind as many small products
-as take 5% of its time; how many, each process finds out once, before it times anything. The products are
-as real as the rest, and as much subject to what the machine does.
+null_1, null_2, ... are the very call of the baseline. plus_5 is that call behind as many small products as
+take 5% of its time; how many, each process finds out once, before it times anything.
 """
 
 import time
@@ -13,7 +12,7 @@ from statistics import median
 import numpy as np
 
 from inference_lab.config import sections
-from inference_lab.experiments.decode_paths import cells, check
+from inference_lab.experiments.decode_paths import Inputs, cells, check
 from inference_lab.mechanisms import attention
 from inference_lab.mechanisms.arrays import Array
 from inference_lab.records.record import Measurement
@@ -40,14 +39,11 @@ def with_products(base: Call, product: Callable[[], object], count: int) -> Call
 
 
 def products_per_call(base: Call, product: Callable[[], object]) -> float:
-    """How many products take as long as one base call: the median over pairs timed one after the other.
-
-    In CPU time, so that whoever takes the core from this process meanwhile does not change the size.
-    """
+    """How many products take as long as one base call: the median over pairs timed one after the other."""
     many = with_products(lambda: np.empty(0), product, PRODUCTS)
     ratios: list[float] = []
     for _ in range(PAIRS + 2):
-        times = [time.thread_time_ns()]
+        times = [time.thread_time_ns()]  # CPU time: who takes the core meanwhile does not change the size
         for call in (base, many):
             call()
             times.append(time.thread_time_ns())
@@ -58,23 +54,18 @@ def products_per_call(base: Call, product: Callable[[], object]) -> float:
 def bind(section: sections.SelfCheck) -> Bench:
     """Per sequence length the baseline, its replica, nulls and effects, over the same inputs."""
     every = cells(section)
-    groups: list[list[Timed]] = []
     per_call: dict[str, float] = {}
-    for cell in every:
+
+    def group(cell: Inputs) -> list[Timed]:
         base, product = partial(attention.preallocated, *cell), partial(np.matmul, cell[0][0, 0], cell[1])
-        B, T, C = cell[0].shape
-        per_call[str(T)] = products = round(products_per_call(base, product), 3)
-        groups.append(
-            group_of(
-                section,
-                (
-                    Timed(path, with_products(base, product, round(products * effect(path) / 100)), B, T, C)
-                    for path in section.paths
-                ),
-            )
-        )
+        products = round(products_per_call(base, product), 3)
+        per_call[str(cell[0].shape[1])] = products
+        counts = {path: round(products * effect(path) / 100) for path in section.paths}
+        calls = {path: with_products(base, product, count) for path, count in counts.items()}
+        return group_of(section, (Timed(path, call, *cell[0].shape) for path, call in calls.items()))
+
     return Bench(
-        groups,
+        [group(cell) for cell in every],
         check=lambda: [finding for cell in every for finding in check(cell, [BASE])],
         data_sha256=digest_of_arrays(*(array for cell in every for array in cell)),
         facts={"products_per_call": per_call},
@@ -91,16 +82,13 @@ def measure(section: sections.SelfCheck, progress: Callable[[int, int], None]) -
 
     Processes are numbered through; `runs` in the manifest holds what each of them saw of the machine.
     """
-    each = section.processes * section.rounds
-    runs = [
-        worker.measure(
-            __name__,
-            section,
-            lambda done, _, before=run * each: progress(before + done, section.runs * each),
-            first_process=run * section.processes,
-        )
-        for run in range(section.runs)
-    ]
+    each, runs = section.processes * section.rounds, list[Measurement]()
+    for run in range(section.runs):
+
+        def told(done: int, _: int, before: int = run * each) -> None:
+            progress(before + done, section.runs * each)
+
+        runs.append(worker.measure(__name__, section, told, first_process=run * section.processes))
     first = runs[0]
     always = {name: first.environment[name] for name in ("blas", "thread_variables")}
     surroundings = [{k: v for k, v in run.environment.items() if k not in always} for run in runs]

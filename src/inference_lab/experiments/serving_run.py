@@ -9,15 +9,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import serving_child
 from inference_lab.records import installed
+from inference_lab.records.forms import JSON
 from inference_lab.records.record import Measurement, csv_text
 from inference_lab.records.samples import write_samples
 from inference_lab.records.temporary import temporary_folder
@@ -28,7 +28,6 @@ from inference_lab.stream_load.session import INFO
 
 CLIENT_LIMIT_S = 600.0
 _CHILD = (sys.executable, "-m", serving_child.__name__)
-Line = dict[str, Any]
 
 
 @dataclass
@@ -40,12 +39,12 @@ class Recording:
     """
 
     requests: list[str] = field(default_factory=list[str])
-    sessions: list[Line] = field(default_factory=list[Line])
-    steps: list[Line] = field(default_factory=list[Line])
-    server: list[Line] = field(default_factory=list[Line])
+    sessions: list[JSON] = field(default_factory=list[JSON])
+    steps: list[JSON] = field(default_factory=list[JSON])
+    server: list[JSON] = field(default_factory=list[JSON])
 
     def measurement(
-        self, environment: Mapping[str, Any], *, columns: Sequence[str], server_file: str, **facts: Any
+        self, environment: JSON, *, columns: Sequence[str], server_file: str, **facts: object
     ) -> Measurement:
         """Return raw.csv with a row per step of the engine, and a JSON line per request and server line."""
         lines = [json.dumps(line, separators=(",", ":")) for line in self.server]
@@ -59,13 +58,11 @@ class Recording:
         facts |= {"oracle": [], "columns": list(columns), "sessions": self.sessions, "clock": "monotonic_ns"}
         return Measurement("serving", files, rows, facts, environment)
 
-    def truth_measurement(self, environment: Mapping[str, Any]) -> Measurement:
+    def truth_measurement(self, environment: JSON) -> Measurement:
         """Return the measurement of loads that `load_beside_truth` recorded."""
         return self.measurement(environment, columns=[*self.steps[0]], server_file="truth.jsonl")
 
-    def load_beside_truth(
-        self, cell: Mapping[str, Any], settings: Mapping[str, Any], clients: Sequence[Sequence[str]]
-    ) -> None:
+    def load_beside_truth(self, cell: JSON, settings: JSON, clients: Sequence[Sequence[str]]) -> None:
         """Run the clients' loads at the same time against one reference server; add what both sides wrote.
 
         `clients` holds the options of each `load` but base URL and output. Raises MeasurementRefused unless
@@ -87,7 +84,7 @@ class Recording:
                 lines, sessions = client_record(folder)
                 refuse_contradiction(map(json.loads, lines), written, place)
                 self.requests += lines
-                self.sessions += [{"cell": dict(cell), "launched_ns": launched_ns, **one} for one in sessions]
+                self.sessions += [{"cell": cell, "launched_ns": launched_ns, **one} for one in sessions]
             for line in written:
                 kind = line.pop("kind")
                 if kind == "request":
@@ -97,24 +94,20 @@ class Recording:
 
 
 @contextlib.contextmanager
-def serving(settings: Mapping[str, Any], place: Path) -> Generator[Server]:
+def serving(settings: JSON, place: Path) -> Generator[Server]:
     """A server of these settings, whose log is in the folder `place`; its process runs checked code."""
-    reference = (*_CHILD, "serve-reference")
-    log = place / "server.log"
+    reference, log = (*_CHILD, "serve-reference"), place / "server.log"
     with start_server(settings, log, reference=reference, env=installed.of_child()) as server:
         yield server
 
 
 def run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequence[str]]) -> list[int | None]:
     """Run one client per folder, all at the same time; return their exit codes, None: not done in time."""
-    processes = [
-        subprocess.Popen(
-            [*_CHILD, "load", "--base-url", base_url, "--output", str(folder), *options],
-            stdout=subprocess.DEVNULL,
-            env=installed.of_child(),
-        )
-        for folder, options in zip(folders, clients, strict=True)
-    ]
+    env = installed.of_child()
+    processes: list[subprocess.Popen[bytes]] = []
+    for folder, options in zip(folders, clients, strict=True):
+        command = [*_CHILD, "load", "--base-url", base_url, "--output", str(folder), *options]
+        processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, env=env))
     give_up_s = time.monotonic() + CLIENT_LIMIT_S
     try:
         for process in processes:
@@ -127,14 +120,13 @@ def run_clients(base_url: str, folders: Sequence[Path], clients: Sequence[Sequen
             process.wait()
 
 
-def client_record(folder: Path) -> tuple[list[str], list[Line]]:
+def client_record(folder: Path) -> tuple[list[str], list[JSON]]:
     """Return the whole lines of a client's requests.jsonl, finished or not, and its sessions."""
-    lines = whole_lines(folder / NAME) or whole_lines(folder / PARTIAL)
-    info = folder / INFO
+    lines, info = whole_lines(folder / NAME) or whole_lines(folder / PARTIAL), folder / INFO
     return lines, json.loads(info.read_text(encoding="utf-8"))["sessions"] if info.exists() else []
 
 
-def refuse_contradiction(seen: Iterable[Line], written: Iterable[Line], place: Path) -> None:
+def refuse_contradiction(seen: Iterable[JSON], written: Iterable[JSON], place: Path) -> None:
     """Raise MeasurementRefused unless the server wrote as many tokens of each request as its client saw."""
     tokens = {line["request_id"]: len(line["token_ns"]) for line in written if line["kind"] == "request"}
     for request in seen:

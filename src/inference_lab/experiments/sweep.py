@@ -1,29 +1,28 @@
 """One axis of a served system varied: the load as its client saw it, the engine as it describes itself.
 
 An axis of the load (concurrency, input_tokens ...) is varied under one server, its values in shuffled order
-in each round; any other is the server's own (max_num_seqs ...): each value gets a server. Computes nothing.
+in each round; any other is the server's own (max_num_seqs ...): each value gets a server.
 """
 
 import random
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
 
 from inference_lab.config.sections import Sweep
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments.serving_run import (
     CLIENT_LIMIT_S,
-    Line,
     Recording,
     cli_options,
     client_record,
     run_clients,
     serving,
 )
+from inference_lab.records.forms import JSON
 from inference_lab.records.record import Measurement
 from inference_lab.records.temporary import temporary_folder
 from inference_lab.stream_load.servers.metrics_page import metrics_of, scrape, scraping
@@ -40,8 +39,8 @@ class LoadSpec:
 
     name: str
     round: int
-    cell: Mapping[str, Any]
-    asks: Mapping[str, Any]
+    cell: JSON
+    asks: JSON
 
     def options(self) -> list[str]:
         """Return the options of its client."""
@@ -57,22 +56,18 @@ class LoadSpec:
 class SweepRecording(Recording):
     """What was recorded so far. Every /metrics line and step names its load and has its cell's columns."""
 
-    axis: str = ""
     sample_s: float = 1.0
-    servers: list[Line] = field(default_factory=list[Line])
+    servers: list[JSON] = field(default_factory=list[JSON])
 
-    def serve(
-        self, settings: Mapping[str, Any], loads: Sequence[LoadSpec], progress: Callable[[int], None]
-    ) -> None:
+    def serve(self, settings: JSON, loads: Sequence[LoadSpec], progress: Callable[[int], None]) -> None:
         """Run the loads one after the other against one server of these settings, and keep both sides.
 
         `progress` is called with the number of loads so far. Raises MeasurementRefused when the server or a
         client dies; what they did until then is kept.
         """
-        number = len(self.servers)
+        number, first = len(self.servers), len(self.sessions)
         with temporary_folder("server") as place, serving(settings, place) as server:
-            first = len(self.sessions)
-            self.servers.append({"server": number, "settings": dict(settings), "facts": server.facts})
+            self.servers.append({"server": number, "settings": settings, "facts": server.facts})
             try:
                 requests = 0
                 for load in loads:
@@ -90,35 +85,19 @@ class SweepRecording(Recording):
             (code,) = run_clients(server.base_url, [folder], [load.options()])
         pages += [*(("sample", page) for page in samples), ("after", scrape(server.base_url))]
         for phase, (at_ns, page) in pages:
-            metrics = metrics_of(page, gauges=phase == "sample")
             about = {"load": load.name, "cell": load.cell, "phase": phase, "at_ns": at_ns}
-            self.server.append({**about, "metrics": metrics})
+            self.server.append({**about, "metrics": metrics_of(page, gauges=phase == "sample")})
         lines, sessions = client_record(folder)
         self.requests += lines
-        session = {"cell": dict(load.cell), "server": len(self.servers) - 1, "round": load.round,
+        session = {"cell": load.cell, "server": len(self.servers) - 1, "round": load.round,
                    "requests_before": before, "warmup": not load.cell, "name": load.name,
                    "launched_ns": launched_ns}  # fmt: skip
         self.sessions.append({**session, **(sessions[0] if sessions else {})})
         if code not in (0, 1):  # 1: requests failed, which their records show
             server.check()
-            how = (
-                f"was not done after {CLIENT_LIMIT_S:g} s" if code is None else f"ended with exit code {code}"
-            )
-            raise MeasurementRefused(f"the client of {load.name} {how}; its message is above")
+            end = f"not done after {CLIENT_LIMIT_S:g} s" if code is None else f"ended with exit code {code}"
+            raise MeasurementRefused(f"the client of {load.name}: {end}; its message is above")
         return len(lines)
-
-    def sweep_measurement(self, environment: Mapping[str, Any], reasons: Sequence[str]) -> Measurement:
-        """Return the measurement; `reasons` are why it is invalid."""
-        has_page = any(server["facts"]["kind"] != "external" for server in self.servers)  # others need none
-        if has_page and self.server and all(line["metrics"] is None for line in self.server):
-            reasons = [*reasons, "no page of /metrics could be read"]
-        return self.measurement(
-            environment,
-            columns=["server", "load", self.axis, *STEP_COLUMNS],
-            server_file="server.jsonl",
-            servers=self.servers,
-            validity={"valid": not reasons, "reasons": list(reasons)},
-        )
 
 
 def measure(section: Sweep, progress: Callable[[int, int], None]) -> Measurement:
@@ -128,55 +107,59 @@ def measure(section: Sweep, progress: Callable[[int, int], None]) -> Measurement
     recorded until then is returned, marked invalid with the reason. Raises MeasurementRefused when
     nothing was recorded, because no server got ready.
     """
-    servers = list(_plan(section))
-    recorded = SweepRecording(axis=section.axis, sample_s=section.sample_s)
-    total, reasons = sum(len(loads) for _, loads in servers), list[str]()
-    waited_s = machine.wait_until_quiet(section.quiet_cores, section.quiet_wait_s)
-    with machine.Watch() as watch:
-        for settings, loads in servers:
-            try:
+    plan, recorded = list(_plan(section)), SweepRecording(sample_s=section.sample_s)
+    total, reasons = sum(len(loads) for _, loads in plan), list[str]()
+    with machine.Watch(section.quiet_cores, section.quiet_wait_s) as watch:
+        try:
+            for settings, loads in plan:
                 recorded.serve(settings, loads, lambda done: progress(done, total))
-            except MeasurementRefused as refused:
-                if not recorded.requests:
-                    raise
-                print(refused, file=sys.stderr, flush=True)
-                reasons.append(str(refused).partition(";")[0])
-                break
-    return recorded.sweep_measurement({**watch.summary(), "waited_for_quiet_s": waited_s}, reasons)
+        except MeasurementRefused as refused:
+            if not recorded.requests:
+                raise
+            print(refused, file=sys.stderr, flush=True)
+            reasons.append(str(refused).partition(";")[0])
+    has_page = any(server["facts"]["kind"] != "external" for server in recorded.servers)  # others need none
+    if has_page and recorded.server and all(line["metrics"] is None for line in recorded.server):
+        reasons.append("no page of /metrics could be read")
+    return recorded.measurement(
+        watch.summary(),
+        columns=["server", "load", section.axis, *STEP_COLUMNS],
+        server_file="server.jsonl",
+        servers=recorded.servers,
+        validity={"valid": not reasons, "reasons": reasons},
+    )
 
 
-def _plan(section: Sweep) -> Iterator[tuple[dict[str, Any], list[LoadSpec]]]:
+def _plan(section: Sweep) -> Iterator[tuple[JSON, list[LoadSpec]]]:
     """Yield (settings, loads in order) of every server."""
     axis, values, fixed = section.axis, section.values, section.fixed.given()
     order = random.Random(section.fixed.seed)
-    of_server = {name: value for name, value in fixed.items() if name not in OF_LOAD}
-    settings = {**section.server.given(), **of_server}
     asks = {name: value for name, value in fixed.items() if name in OF_LOAD}
+    settings = section.server.given() | {name: fixed[name] for name in fixed if name not in OF_LOAD}
+
+    def shuffled() -> list[JSON]:
+        return [{axis: value} for value in order.sample(values, len(values))]
+
     number = 0
     for _ in range(section.servers):
-        for own in (
-            [{}] if axis in OF_LOAD else [{axis: value} for value in order.sample(values, len(values))]
-        ):
+        for own in [{}] if axis in OF_LOAD else shuffled():
             loads: list[LoadSpec] = []
             if warmups := section.warmup_requests:
-                fits = {axis: max(values)} if axis in OF_LOAD else {}
+                fits = {} if own else {axis: max(values)}
                 loads.append(LoadSpec(f"{number}/warmup/", 0, {}, {**asks, **fits, "requests": warmups}))
             for round_number in range(section.rounds):
-                for cell in [own] if own else [{axis: value} for value in order.sample(values, len(values))]:
+                for cell in [own] if own else shuffled():
                     name = f"{number}/{axis}={cell[axis]}/{round_number}/"
                     loads.append(LoadSpec(name, round_number, cell, asks if own else {**asks, **cell}))
             yield {**settings, **own}, loads
             number += 1
 
 
-def _in_loads(steps: Sequence[Line], sessions: Sequence[Line], server: int) -> Iterator[Line]:
-    """Yield each step of a server with the load that was launched last before it, and that load's cell.
-
-    A client is at least a tenth of a second old when it sends its first request, and the engine idles
-    until then: no step of one load starts in the time of another.
-    """
+def _in_loads(steps: Sequence[JSON], sessions: Sequence[JSON], server: int) -> Iterator[JSON]:
+    """Yield each step of a server with the load that was launched last before it, and that load's cell."""
     launched = [session["launched_ns"] for session in sessions]
     for step in steps:
+        # A client starts for a tenth of a second: no step of one load begins in the time of another.
         place = bisect_right(launched, step["started_ns"]) - 1
         of = {"load": sessions[place]["name"], **sessions[place]["cell"]} if place >= 0 else {}
         yield {"server": server, **of, **step}

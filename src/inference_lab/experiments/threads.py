@@ -1,8 +1,7 @@
-"""Decode paths under other numbers of BLAS threads, beside an idle and beside a busy neighbour: m1_threads.
+"""Decode paths under other numbers of BLAS threads, beside an idle and beside a busy core: m1_threads.
 
-A path whose name ends in `_beside_busy` is the path before it, timed while a process of ours keeps one
-core busy. All paths are timed in every round of every process, so both neighbours are met in the same
-rounds; a process has one number of threads from its first moment on.
+A path whose name ends in `_beside_busy` is the path before it, timed while a process of ours keeps one core
+busy. All paths are timed in every round of every process, which has one number of threads from the start.
 """
 
 import atexit
@@ -33,32 +32,29 @@ class Neighbour:
     """A spinner on one core that is stopped except within `busy()`; it ends with this process."""
 
     def __init__(self, core: int) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", spinner.__name__, str(core), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-        )
+        command = [sys.executable, "-m", spinner.__name__, str(core), str(os.getpid())]
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         atexit.register(self.end)
         if self.process.stdout is None or not self.process.stdout.readline():
-            raise MeasurementRefused(f"the neighbour on core {core} did not start; what it printed is above")
+            raise MeasurementRefused(f"the spinner on core {core} did not start; what it printed is above")
         self.process.send_signal(signal.SIGSTOP)
 
     @contextmanager
     def idle(self) -> Generator[None]:
-        """The neighbour's core is free; it was so for as long as it is busy before `busy()`."""
+        """The core is free, and was so for as long as it is busy before a call within `busy()`."""
         time.sleep(SETTLE_S)
         yield
 
     @contextmanager
     def busy(self, patience_s: float = 1.0) -> Generator[None]:
-        """The neighbour's core is busy. Raises MeasurementRefused when it gets no time on it."""
+        """The core is busy. Raises MeasurementRefused when the spinner gets no time on it."""
         before, deadline = machine.process_s(self.process.pid), time.monotonic() + patience_s
         self.process.send_signal(signal.SIGCONT)
         try:
             time.sleep(SETTLE_S)
             while machine.process_s(self.process.pid) <= before:
                 if time.monotonic() > deadline:
-                    raise MeasurementRefused("the neighbour got no time on its core; free the core")
+                    raise MeasurementRefused("the spinner got no time on its core; free the core")
                 time.sleep(SETTLE_S / 4)
             yield
         finally:
@@ -74,28 +70,23 @@ def neighbour_core() -> int:
     """The last core this process may use. Raises MeasurementRefused when it is the only one."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
-        raise MeasurementRefused(f"a neighbour needs a core of its own, allowed is {cores}; allow two")
+        raise MeasurementRefused(f"the spinner needs a core of its own, allowed is {cores}; allow two")
     return max(cores)
 
 
 def bind(section: sections.Threads) -> Bench:
     """The paths of a section as one group of calls over the same inputs."""
-    at = section.fixed
-    cell = inputs(at.batch_size, at.sequence_length, at.d_model, at.dtype, at.seed)
+    cell = inputs(section.fixed)
     attention.check_inputs(*cell)
-    plain = {path: path.removesuffix(BESIDE_BUSY) for path in section.paths}
     neighbour = Neighbour(neighbour_core())
-    calls = (
-        Timed(
-            path,
-            partial(attention.DECODE_PATHS[name], *cell),
-            *cell[0].shape,
-            around=neighbour.idle if path == name else neighbour.busy,
-        )
-        for path, name in plain.items()
-    )
+    plain = {path: path.removesuffix(BESIDE_BUSY) for path in section.paths}
+
+    def timed(path: str, name: str) -> Timed:
+        call = partial(attention.DECODE_PATHS[name], *cell)
+        return Timed(path, call, *cell[0].shape, around=neighbour.idle if path == name else neighbour.busy)
+
     return Bench(
-        [group_of(section, calls)],
+        [group_of(section, (timed(path, name) for path, name in plain.items()))],
         check=lambda: check(cell, list(dict.fromkeys(plain.values()))),
         data_sha256=digest_of_arrays(*cell),
     )

@@ -1,34 +1,30 @@
 """What a measuring process runs under, and what else the machine did while we measured.
 
-Answers: what may change a number besides what is measured? What the machine is, and whether the pins hold,
-is in `records.installed`. Judges nothing: the bounds are in the config and are applied when the record is
-summarised.
+What the machine is, and whether the pins hold, is in `records.installed`. Judges nothing: the bounds are in
+the config and are applied when the record is summarised.
 """
 
 import os
 import statistics
 import threading
 import time
-from pathlib import Path
+from glob import glob
 from typing import Any, NamedTuple
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.records import installed
+from inference_lab.records.forms import JSON
 from inference_lab.records.installed import kernel_says as _read
 
 THREAD_VARIABLES = (
-    "OPENBLAS_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
+    *(f"{library}_NUM_THREADS" for library in ("OPENBLAS", "OMP", "MKL", "BLIS", "NUMEXPR", "GOTO")),
     "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "GOTO_NUM_THREADS",
 )
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _CORES = os.cpu_count() or 1
 _ROUNDING = 1.1  # times all cores: as much as ticks and the moment of a look may add
 _READ_AGAIN = 5
+_MHZ = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq"
 
 
 def with_threads(threads: int) -> dict[str, str]:
@@ -39,15 +35,14 @@ def with_threads(threads: int) -> dict[str, str]:
 def check_thread_variables(threads: int) -> None:
     """Raise MeasurementRefused when a thread variable of this shell contradicts the declared number."""
     for name in THREAD_VARIABLES:
-        value = os.environ.get(name, str(threads))
-        if value != str(threads):
+        if (value := os.environ.get(name, str(threads))) != str(threads):
             raise MeasurementRefused(
                 f"{name} is {value!r} but this measurement declares blas_threads: {threads};"
                 f" set {name}={threads} or unset it"
             )
 
 
-def check_blas_threads(threads: int) -> dict[str, Any]:
+def check_blas_threads(threads: int) -> JSON:
     """Return name, version, core and threads of the BLAS that NumPy loaded here.
 
     Raises MeasurementRefused when threadpoolctl sees another number of threads than declared.
@@ -56,43 +51,37 @@ def check_blas_threads(threads: int) -> dict[str, Any]:
     from threadpoolctl import threadpool_info  # pyright: ignore[reportUnknownVariableType]
 
     np.dot(np.ones((2, 2)), np.ones((2, 2)))  # NumPy loads its BLAS at the latest with the first product
-    pools: list[dict[str, Any]] = threadpool_info()
+    pools: list[Any] = threadpool_info()
     for pool in pools:
         if pool["num_threads"] != threads:
             raise MeasurementRefused(
                 f"{pool['internal_api']} has {pool['num_threads']} threads, declared are {threads}; set"
                 f" OPENBLAS_NUM_THREADS={threads} OMP_NUM_THREADS={threads} and allow as many cores"
             )
-    blas = next((pool for pool in pools if pool["user_api"] == "blas"), None)
-    if blas is None:
-        raise MeasurementRefused("threadpoolctl finds no BLAS in this NumPy, so its threads are unknown")
-    return {
-        "name": blas["internal_api"],
-        "version": blas["version"],
-        "core": blas.get("architecture"),
-        "threads": blas["num_threads"],
-    }
+    for pool in pools:
+        if pool["user_api"] == "blas":
+            name, version, core = pool["internal_api"], pool["version"], pool.get("architecture")
+            return {"name": name, "version": version, "core": core, "threads": threads}
+    raise MeasurementRefused("threadpoolctl finds no BLAS in this NumPy, so its threads are unknown")
 
 
 class Watch:
-    """Sample, in a thread, what others do on this machine while `with Watch()` lasts.
+    """Wait for a quiet machine, then sample, in a thread, what others do on it while `with Watch()` lasts.
 
     What others used is the busy time of all cores minus that of this process and its family. A sample where
     that contradicts itself (a member of the family ended and nobody waited for it: its time is lost) is
     counted in `unknown_looks` and enters no number.
     """
 
-    def __init__(self, interval_s: float = 1.0) -> None:
-        self._interval_s = interval_s
+    def __init__(self, quiet_cores: float, quiet_wait_s: float, interval_s: float = 1.0) -> None:
+        self._quiet, self._interval_s = (quiet_cores, quiet_wait_s), interval_s
         self._looks = 0
-        self._others: list[float] = []
-        self._steal: list[float] = []
-        self._pressure: list[float] = []
-        self._mhz: list[float] = []
+        self._seen: dict[str, list[float]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Watch":
+        self._waited_s = wait_until_quiet(*self._quiet)
         self._load_before = list(os.getloadavg())
         self._thread.start()
         return self
@@ -101,33 +90,32 @@ class Watch:
         self._stop.set()
         self._thread.join()
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JSON:
         """Return median and maximum of each quantity; None for what this kernel does not show."""
+        spans = ("others_used_cores", "steal_cores", "pressure_percent", "mhz")
         return {
             "load_before": self._load_before,
             "load_after": list(os.getloadavg()),
-            "others_used_cores": _median_and_max(self._others),
-            "unknown_looks": self._looks - len(self._others),
-            "steal_cores": _median_and_max(self._steal),
-            "pressure_percent": _median_and_max(self._pressure),
-            "mhz": _median_and_max(self._mhz),
+            **{name: _median_and_max(self._seen.get(name, [])) for name in spans},
+            "unknown_looks": self._looks - len(self._seen.get("others_used_cores", [])),
             "watched_s": self._looks * self._interval_s,
+            "waited_for_quiet_s": self._waited_s,
         }
 
     def _run(self) -> None:
         before = _cpu_times()
-        while not self._stop.wait(self._interval_s) and before is not None:
-            now = _cpu_times()
-            if now is None:
-                return
+        while not self._stop.wait(self._interval_s) and before and (now := _cpu_times()):
             self._looks += 1
-            if (others := _others(before, now)) is not None:
-                self._others.append(others)
-            self._steal.append(_cores(before.stolen_s, now.stolen_s, now.at_s - before.at_s))
-            if (pressure := _pressure()) is not None:
-                self._pressure.append(pressure)
-            if (mhz := _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_cur_freq")) is not None:
-                self._mhz.append(int(mhz) / 1000)
+            mhz = _read(_MHZ)
+            look = {
+                "others_used_cores": _others(before, now),
+                "steal_cores": _cores(before.stolen_s, now.stolen_s, now.at_s - before.at_s),
+                "pressure_percent": _pressure(),
+                "mhz": None if mhz is None else int(mhz) / 1000,
+            }
+            for name, value in look.items():
+                if value is not None:
+                    self._seen.setdefault(name, []).append(value)
             before = now
 
 
@@ -170,12 +158,9 @@ def _cpu_times() -> _CpuTimes | None:
 
 
 def process_s(pid: int) -> float:
-    """Return CPU seconds of a living process and of its family, ended or living; 0 once it is gone.
-
-    A process that ends while the family is read would count twice or not at all: then it is read again.
-    """
+    """Return CPU seconds of a living process and of its family, ended or living; 0 once it is gone."""
     spent = 0.0
-    for _ in range(_READ_AGAIN):
+    for _ in range(_READ_AGAIN):  # one that ends meanwhile would count twice or not at all
         family = _family(pid)
         spent = sum(map(_own_s, family))
         if _family(pid) == family:
@@ -185,11 +170,8 @@ def process_s(pid: int) -> float:
 
 def _family(pid: int) -> list[int]:
     """The process and its living descendants, whichever of their threads started them."""
-    children = [
-        int(child)
-        for thread in _names(f"/proc/{pid}/task")
-        for child in (_read(f"/proc/{pid}/task/{thread}/children") or "").split()
-    ]
+    threads = sorted(glob(f"/proc/{pid}/task/*/children"))  # noqa: PTH207  (it passes over what is gone)
+    children = [int(child) for thread in threads for child in (_read(thread) or "").split()]
     return [pid, *(member for child in children for member in _family(child))]
 
 
@@ -197,13 +179,6 @@ def _own_s(pid: int) -> float:
     """CPU seconds of one process and of those children that it has waited for; 0 once it is gone."""
     stat = _read(f"/proc/{pid}/stat")
     return 0.0 if stat is None else sum(map(int, stat.rpartition(")")[2].split()[11:15])) / _TICKS_PER_S
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(path.name for path in Path(folder).iterdir())
-    except OSError:  # the process is gone, or this kernel does not show it
-        return []
 
 
 def _others(before: _CpuTimes, now: _CpuTimes) -> float | None:
@@ -222,7 +197,4 @@ def _cores(before_s: float, now_s: float, wall_s: float) -> float:
 def _pressure() -> float | None:
     """PSI: percent of the last 10 s in which some task waited for a core."""
     text = _read("/proc/pressure/cpu")
-    if text is None:
-        return None
-    words = dict(word.split("=") for word in text.splitlines()[0].split()[1:])
-    return float(words["avg10"])
+    return None if text is None else float(text.partition("avg10=")[2].split()[0])

@@ -1,7 +1,6 @@
 """How calls are timed in one process: warm-ups, shuffled rounds, a replica and a probe, raw samples.
 
-Answers: how long did each call take, and in what order? Is given callables; knows no mechanism, no process
-and no statistics.
+Answers: how long did each call take, and in what order? Is given callables; knows no mechanism.
 """
 
 import contextlib
@@ -41,6 +40,11 @@ class Timed:
     kind: str = "sample"
     around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 
+    @property
+    def axes(self) -> tuple[int, int, int, int, int]:
+        """B, T, C, H, G."""
+        return self.batch_size, self.sequence_length, self.d_model, self.num_heads, self.num_kv_heads
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -54,20 +58,13 @@ class Finding:
     tolerance: float
     passed: bool
 
-    @classmethod
-    def of(
-        cls,
-        path: str,
-        output: Floats,
-        against: str,
-        expected: Floats,
-        *,
-        tolerance: float,
-        shape: tuple[int, ...],
-    ) -> "Finding":
-        """Compare an output of `path` with what the oracle `against` gives; `shape` begins with B."""
-        error = float(np.max(np.abs(output - expected)))
-        return cls(path, against, shape[0], shape, error, tolerance, passed=error <= tolerance)
+
+def finding(
+    path: str, output: Floats, against: str, expected: Floats, tolerance: float, shape: tuple[int, ...]
+) -> Finding:
+    """Compare an output of `path` with what the oracle `against` gives; `shape` begins with B."""
+    error = float(np.max(np.abs(output - expected)))
+    return Finding(path, against, shape[0], shape, error, tolerance, passed=error <= tolerance)
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Bench:
     groups: Sequence[Sequence[Timed]]
     check: Callable[[], list[Finding]]
     data_sha256: str
-    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    facts: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 def group_of(section: sections.Timed, calls: Iterable[Timed]) -> list[Timed]:
@@ -102,12 +99,10 @@ def digest_of_arrays(*arrays: NDArray[Any]) -> str:
 
 def time_calls(
     bench: Bench,
-    *,
+    section: sections.Timed,
     process: int,
-    rounds: int,
-    warmups: int,
-    seed: int,
     blas_threads: int,
+    *,
     clock: Callable[[], int] = time.perf_counter_ns,
     progress: Callable[[int], None] = lambda _: None,
 ) -> list[Sample]:
@@ -116,7 +111,7 @@ def time_calls(
     A round shuffles the groups, then the calls inside each, and holds one probe. Garbage is collected
     once a round and never while timing. Same seed and process, same order.
     """
-    order = random.Random(f"{seed}/{process}")
+    order = random.Random(f"{section.fixed.seed}/{process}")
     samples: list[Sample] = []
 
     def once(timed: Timed, kind: str, round_: int, position: int) -> None:
@@ -124,33 +119,17 @@ def time_calls(
             started = clock()
             output = timed.call()
             elapsed = clock() - started
-        samples.append(
-            Sample(
-                process,
-                round_,
-                position,
-                timed.path,
-                timed.batch_size,
-                timed.sequence_length,
-                timed.d_model,
-                timed.num_heads,
-                timed.num_kv_heads,
-                str(output.dtype),
-                blas_threads,
-                elapsed,
-                started,
-                digest_of_arrays(output)[:16],
-                kind,
-            )
-        )
+        cell = (timed.path, *timed.axes, str(output.dtype), blas_threads)
+        checksum = digest_of_arrays(output)[:16]
+        samples.append(Sample(process, round_, position, *cell, elapsed, started, checksum, kind))
 
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         to_warm = [timed for group in bench.groups for timed in group if timed.kind == "sample"]
-        for position, timed in enumerate(timed for timed in to_warm for _ in range(warmups)):
+        for position, timed in enumerate(timed for timed in to_warm for _ in range(section.warmups)):
             once(timed, "warmup", 0, position)
-        for round_ in range(rounds):
+        for round_ in range(section.rounds):
             gc.collect()
             calls: list[list[Timed]] = [order.sample(group, len(group)) for group in bench.groups]
             calls.append([PROBE])

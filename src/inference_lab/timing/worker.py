@@ -1,19 +1,17 @@
 """Measuring in fresh processes, one after another: `measure` starts them, this module as a program is one.
 
-    measure(module, section, progress)             in the process that records
-    python -m inference_lab.timing.worker MODULE   in each measuring process: `MODULE.bind(section)` gives
-                                                   the calls, which are checked, then timed
+    python -m inference_lab.timing.worker MODULE TASK    MODULE.bind(section) gives the calls, which are
+                                                         checked, then timed
 
-A task goes in as JSON on stdin, what happens comes out as lines of JSON on stdout.
+The task is JSON; what happens comes out as lines of JSON on stdout.
 """
 
-import contextlib
 import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple
 from importlib import import_module  # noqa: TID251  (the module that was measured says itself what it needs)
 from typing import Any, cast
@@ -21,21 +19,18 @@ from typing import Any, cast
 from inference_lab.config import sections
 from inference_lab.errors import LabError, MeasurementRefused
 from inference_lab.records import installed
+from inference_lab.records.forms import JSON
 from inference_lab.records.locks import die_with_parent
 from inference_lab.records.record import Measurement
-from inference_lab.records.samples import Sample, write_samples
+from inference_lab.records.samples import Cell, Sample, write_samples
 from inference_lab.timing import machine
-from inference_lab.timing.protocol import Bench, time_calls
+from inference_lab.timing.protocol import time_calls
 
 PROGRAM = "inference_lab.timing.worker"
 
 
 def measure(
-    module: str,
-    section: sections.Timed,
-    progress: Callable[[int, int], None],
-    *,
-    first_process: int = 0,
+    module: str, section: sections.Timed, progress: Callable[[int, int], None], *, first_process: int = 0
 ) -> Measurement:
     """Measure a section in fresh processes that time what `module` binds.
 
@@ -44,12 +39,11 @@ def measure(
     """
     if section.blas_threads:
         machine.check_thread_variables(section.blas_threads)
-    waited_s = machine.wait_until_quiet(section.quiet_cores, section.quiet_wait_s)
-    ready: list[dict[str, Any]] = []
+    ready: list[JSON] = []
     samples: list[Sample] = []
     threads = threads_of_processes(section)
     total = len(threads) * section.rounds
-    with machine.Watch() as watch:
+    with machine.Watch(section.quiet_cores, section.quiet_wait_s) as watch:
         for number, blas_threads in enumerate(threads):
             task = {
                 "section": section.given(),
@@ -59,16 +53,15 @@ def measure(
                 "parent": os.getpid(),
             }
             done = number * section.rounds
-            of_process, rows = _one_process(
-                module, task, lambda round_, done=done: progress(done + round_, total)
-            )
-            ready.append(of_process)
+            facts, rows = _one_process(module, task, lambda n, done=done: progress(done + n, total))
+            ready.append(facts)
             samples += rows
     if len({each["data_sha256"] for each in ready}) != 1:
         raise MeasurementRefused("the processes made different inputs from one seed; nothing was recorded")
     check_rows(samples, section)
     formal = [sample for sample in samples if sample.kind == "sample"]
     controls = [sample for sample in samples if sample.kind != "sample"]
+    same = {name: _of_all(each[name] for each in ready) for name in ("blas", "thread_variables")}
     return Measurement(
         kind="timing",
         files={"raw.csv": write_samples(formal), "controls.csv": write_samples(controls, controls=True)},
@@ -78,12 +71,7 @@ def measure(
             "data_sha256": ready[0]["data_sha256"],
             **({"processes": [each["facts"] for each in ready]} if ready[0]["facts"] else {}),
         },
-        environment={
-            **watch.summary(),
-            "waited_for_quiet_s": waited_s,
-            "blas": _of_all(each["blas"] for each in ready),
-            "thread_variables": _of_all(each["thread_variables"] for each in ready),
-        },
+        environment={**watch.summary(), **same},
     )
 
 
@@ -98,28 +86,16 @@ def threads_of_processes(section: sections.Timed) -> list[int]:
     return [number for _ in range(section.processes) for number in order.sample(numbers, len(numbers))]
 
 
-def _one_process(
-    module: str, task: Mapping[str, Any], progress: Callable[[int], None]
-) -> tuple[dict[str, Any], list[Sample]]:
+def _one_process(module: str, task: JSON, progress: Callable[[int], None]) -> tuple[JSON, list[Sample]]:
     """What a process said when it was ready, and its samples."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", PROGRAM, module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=machine.with_threads(task["blas_threads"]),
-    )
-    assert child.stdin is not None
-    assert child.stdout is not None
-    ready: dict[str, Any] = {}
+    ready: JSON = {}
     samples: list[Sample] = []
-    with child:
+    command = [sys.executable, "-m", PROGRAM, module, json.dumps(task)]
+    env = machine.with_threads(task["blas_threads"])
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=env) as child:
         try:
-            with contextlib.suppress(BrokenPipeError):  # it has ended: its status is reported below
-                child.stdin.write(json.dumps(task))
-                child.stdin.close()
-            for line in child.stdout:
-                if not line.endswith("\n"):  # it ended within a line
+            for line in child.stdout or ():
+                if not line.endswith(b"\n"):  # it ended within a line
                     break
                 message = json.loads(line)
                 if "refused" in message:
@@ -141,7 +117,7 @@ def _one_process(
     return ready, samples
 
 
-def _check_oracle(oracle: Sequence[Mapping[str, Any]]) -> None:
+def _check_oracle(oracle: Sequence[JSON]) -> None:
     for finding in oracle:
         if not finding["passed"]:
             raise MeasurementRefused(
@@ -152,27 +128,24 @@ def _check_oracle(oracle: Sequence[Mapping[str, Any]]) -> None:
 
 def check_rows(samples: Sequence[Sample], section: sections.Timed) -> None:
     """Raise MeasurementRefused unless every cell has processes x rounds samples and one result."""
-    cells: dict[tuple[Any, ...], list[Sample]] = {}
+    checksums: dict[Cell, list[str]] = {}
     for sample in samples:
         if sample.kind == "sample":
-            cells.setdefault(sample.cell, []).append(sample)
-    declared = len(section.paths) * len(section.values)
-    if len(cells) != declared:
-        raise MeasurementRefused(f"{len(cells)} cells were timed, {declared} declared; nothing was recorded")
-    expected = section.processes * section.rounds
-    for cell, rows in cells.items():
-        if len(rows) != expected:
+            checksums.setdefault(sample.cell, []).append(sample.checksum)
+    cells, rows = len(section.paths) * len(section.values), section.processes * section.rounds
+    if len(checksums) != cells:
+        raise MeasurementRefused(f"{len(checksums)} cells were timed, {cells} declared; nothing recorded")
+    for cell, of_cell in checksums.items():
+        if len(of_cell) != rows:
+            raise MeasurementRefused(f"{cell} has {len(of_cell)} rows, {rows} declared; nothing recorded")
+        if len(set(of_cell)) != 1:
             raise MeasurementRefused(
-                f"cell {cell} has {len(rows)} rows, {expected} declared; nothing recorded"
-            )
-        if len({row.checksum for row in rows}) != 1:
-            raise MeasurementRefused(
-                f"cell {cell} gave different results from the same inputs: state was carried from one repeat"
-                " to the next; nothing was recorded"
+                f"{cell} gave different results from the same inputs: state was carried from one repeat to"
+                " the next; nothing recorded"
             )
 
 
-def _of_all(every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _of_all(every: Iterable[JSON]) -> JSON:
     """Under each name the one value that all processes report, or the list of those that differ."""
     values: dict[str, list[Any]] = {}
     for facts in every:
@@ -182,13 +155,13 @@ def _of_all(every: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: some[0] if len(some) == 1 else sorted(some) for name, some in values.items()}
 
 
-def run(bind: Callable[[Any], Bench]) -> int:
-    """Check and time what `bind` makes of the task on stdin; return the exit status."""
+def main(module: str, task: JSON) -> int:
+    """Check and time what the module binds of the task's section; return the exit status."""
     try:
-        task = json.load(sys.stdin)
         die_with_parent(task["parent"])
         section = cast(sections.Timed, sections.read_measure(task["section"], "a measuring process's task"))
         blas = machine.check_blas_threads(task["blas_threads"])
+        bind = import_module(module).bind
         installed.check_loaded()
         bench = bind(section)
         _say(
@@ -200,15 +173,8 @@ def run(bind: Callable[[Any], Bench]) -> int:
                 "facts": bench.facts,
             }
         )
-        samples = time_calls(
-            bench,
-            process=task["process"],
-            rounds=section.rounds,
-            warmups=section.warmups,
-            seed=section.fixed.seed,
-            blas_threads=task["blas_threads"],
-            progress=lambda round_: _say(round=round_),
-        )
+        process, threads = task["process"], task["blas_threads"]
+        samples = time_calls(bench, section, process, threads, progress=lambda round_: _say(round=round_))
         installed.check_loaded()
         _say(samples=[astuple(sample) for sample in samples])
     except LabError as error:
@@ -222,4 +188,4 @@ def _say(**message: object) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run(import_module(sys.argv[1]).bind))
+    raise SystemExit(main(sys.argv[1], json.loads(sys.argv[2])))
