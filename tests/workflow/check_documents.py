@@ -13,10 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import jinja2
@@ -31,9 +28,10 @@ from inference_lab.mechanisms.numpy_semantics import OPERATIONS
 from inference_lab.pages.analysis import pages
 from inference_lab.records.plan import Plan
 from inference_lab.records.stages import TESTS_RECEIPT, files_of, prediction_file
+from tests.checkout import ROOT
 from tests.tools.architecture import picture
+from tests.workflow.harness import laid_over
 
-ROOT = Path(__file__).resolve().parents[2]
 READMES = ("README.md", "README.zh-CN.md")
 COMMAND = re.compile(r"`(uv [^`]+)`")  # in a sentence or a table
 # Names in a document that say nothing about where it was written or what was downloaded from where.
@@ -52,14 +50,10 @@ MACHINE_PATH = re.compile(
 )
 
 
-def git(*words: str) -> str:
-    """What git says in this checkout."""
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True, text=True).stdout
-
-
 def tracked() -> list[str]:
     """Every file git knows, as a path from the top."""
-    return [name for name in git("ls-files", "-z").split("\0") if (ROOT / name).is_file()]
+    said = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True)
+    return [name for name in said.stdout.split("\0") if (ROOT / name).is_file()]
 
 
 def read(name: str) -> str:
@@ -79,25 +73,16 @@ def words(command: str) -> list[str]:
     return shlex.split(command, comments=True)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One line of the README's file tree: a path from the top, and what is said of it."""
-
-    path: str
-    says: str
-
-
-def file_tree(text: str) -> list[Entry]:
-    """The lines of the file tree, the last indented block; an indented line stands in the folder above it."""
+def file_tree(text: str) -> dict[str, str]:
+    """What the file tree, the last indented block, says of each path; its own indent is the folder above."""
     block = re.findall(r"(?:^ {4}.*\n)+", text, re.MULTILINE)[-1]
-    entries: list[Entry] = []
+    entries: dict[str, str] = {}
     folder = ""
     for line in block.splitlines():
         name, _, says = line.strip().partition(" ")
         inside = line.startswith(" " * 6)
-        if not inside:
-            folder = name
-        entries.append(Entry(f"{folder}{name}" if inside else name, says.strip()))
+        folder = folder if inside else name
+        entries[f"{folder}{name}" if inside else name] = says.strip()
     return entries
 
 
@@ -106,16 +91,6 @@ def made_by_the_pipeline() -> set[str]:
     walk = Plan(load_config().given())
     steps = [step for experiment in walk.experiments for step in walk.steps(experiment)]
     return {*files_of(steps), TESTS_RECEIPT}
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below` key by key, as `--configfile` does."""
-    both = {
-        key: merged(below[key], above[key])
-        for key in below.keys() & above.keys()
-        if isinstance(below[key], dict) and isinstance(above[key], dict)
-    }
-    return {**below, **above, **both}
 
 
 class FromTheTop(unittest.TestCase):
@@ -146,26 +121,23 @@ class ReadmeTest(FromTheTop):
                 self.assertEqual(found, re.findall(what, other, re.MULTILINE))
 
     def test_file_tree(self) -> None:
-        """Each path of the tree exists or is made; every top-level entry and module stands in it."""
+        """Each path of the tree exists or is made; all top entries and modules are in it, in both pages."""
         files, made = tracked(), made_by_the_pipeline()
-        entries = file_tree(read("README.md"))
-        for entry in entries:
-            with self.subTest(entry.path):
-                self.assertTrue(entry.says)
-                folder = entry.path if entry.path.endswith("/") else f"{entry.path}/"
-                self.assertTrue([name for name in (*files, *made) if f"{name}/".startswith(folder)])
-        listed = {entry.path for entry in entries}
-        top = {name.split("/")[0] for name in files}
-        self.assertEqual(top - {path.split("/")[0] for path in listed}, set())
+        entries, others = (file_tree(read(name)) for name in READMES)
+        self.assertEqual(list(entries), list(others))
+        for path, says in entries.items():
+            with self.subTest(path):
+                self.assertTrue(says)
+                self.assertTrue(
+                    [name for name in (*files, *made) if f"{name}/".startswith(f"{path.rstrip('/')}/")]
+                )
+        self.assertEqual(
+            {name.split("/")[0] for name in files} - {path.split("/")[0] for path in entries}, set()
+        )
         package = "src/inference_lab/"
         inside = [name.removeprefix(package) for name in files if name.startswith(package)]
         modules = {name if "/" not in name else f"{name.split('/')[0]}/" for name in inside} - {"__init__.py"}
-        self.assertEqual({f"{package}{name}" for name in modules} - listed, set())
-
-    def test_same_file_tree_in_both_languages(self) -> None:
-        """The Chinese page lists the same paths in the same order."""
-        one, other = ([entry.path for entry in file_tree(read(name))] for name in READMES)
-        self.assertEqual(one, other)
+        self.assertEqual({f"{package}{name}" for name in modules} - set(entries), set())
 
 
 class ArchitectureTest(FromTheTop):
@@ -218,18 +190,17 @@ class DocumentsTest(FromTheTop):
             page = jinja2.Environment().parse(read(template.as_posix()))
             varied = config[experiment]["measure"]["vary"]["batch_size"]
             allowed = rf"\bB=({'|'.join(map(str, varied))})\b|\bP(50|95)\b|\b{experiment}(\.md\.j2)?\b"
+            prose = " ".join(part.data for part in page.find_all(nodes.TemplateData))
+            prose = re.sub(allowed, "", re.sub(r"\]\([^)]*\)", "]", prose))
+            # `[0]` and `[:10]` pick out of a list or a text: no numbers of the article.
+            places = [place.arg for place in page.find_all(nodes.Getitem)]
+            picks = {id(const) for place in places for const in (place, *place.find_all(nodes.Node))}
+            written = [const.value for const in page.find_all(nodes.Const) if id(const) not in picks]
+            texts = [re.sub(r"p(50|95)_", "", value) for value in written if isinstance(value, str)]
             with self.subTest(template.name):
-                prose = " ".join(part.data for part in page.find_all(nodes.TemplateData))
-                prose = re.sub(r"\]\([^)]*\)", "]", prose)
-                self.assertEqual(re.findall(r".{0,30}\d.{0,30}", re.sub(allowed, "", prose)), [])
-                places = {id(const) for const in indices(page)}
-                written = [const.value for const in page.find_all(nodes.Const) if id(const) not in places]
-                numbers = [value for value in written if not isinstance(value, str | bool | None)]
-                self.assertEqual(numbers, [])
-                texts = [value for value in written if isinstance(value, str)]
-                self.assertEqual(
-                    [text for text in texts if re.search(r"\d", re.sub(r"p(50|95)_", "", text))], []
-                )
+                self.assertEqual(re.findall(r".{0,30}\d.{0,30}", prose), [])
+                self.assertEqual([value for value in written if not isinstance(value, str | bool | None)], [])
+                self.assertEqual([text for text in texts if re.search(r"\d", text)], [])
 
     def test_articles_follow_from_the_record(self) -> None:
         """An article in place is, byte for byte, what its template and its record give."""
@@ -237,12 +208,6 @@ class DocumentsTest(FromTheTop):
             if re.fullmatch(r"docs/experiments/[^/]+\.md", name):
                 with self.subTest(name):
                     self.assertEqual(read(name), rendered(ROOT, Path(name).stem))
-
-
-def indices(page: nodes.Template) -> list[nodes.Node]:
-    """The numbers by which a template picks out of a list or text: `[0]`, `[:10]`."""
-    places = [place.arg for place in page.find_all(nodes.Getitem)]
-    return [const for place in places for const in (place, *place.find_all(nodes.Node))]
 
 
 def rendered(root: Path, experiment: str) -> str:
@@ -291,7 +256,7 @@ class CommandsTest(unittest.TestCase):
         cls.outside, cls.lab = outside, outside / "a new lab é 实验"
         subprocess.run(["git", "clone", "--quiet", "--local", ROOT, cls.lab], check=True)
         config, small = cls.lab / "config.yaml", cls.lab / "tests/ci.yaml"
-        both = merged(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in (config, small)))
+        both = laid_over(*(yaml.safe_load(path.read_text(encoding="utf-8")) for path in (config, small)))
         config.write_text(yaml.safe_dump(both, sort_keys=False), encoding="utf-8")
         base = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}")
         subprocess.run([base, "-m", "venv", outside / "python"], check=True)
@@ -304,42 +269,28 @@ class CommandsTest(unittest.TestCase):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         return subprocess.run(
             ["bash", "-c", command],
-            cwd=self.lab,
-            env={**kept, "PATH": os.pathsep.join([str(self.outside / "python/bin"), *path])},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=900,
-        )
+            cwd=self.lab, env={**kept, "PATH": os.pathsep.join([str(self.outside / "python/bin"), *path])},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False, timeout=900,
+        )  # fmt: skip
 
     def test_every_command_works(self) -> None:
         """Each line of the sh blocks, then each command in a sentence, ends with 0; nothing is left to do."""
         page = (self.lab / "README.md").read_text(encoding="utf-8")
         commands = list(dict.fromkeys([*blocks(page), *COMMAND.findall(page)]))
         self.assertIn("pip install uv", commands[0])
-        self.run_all(commands)
-        plan = self.run_in_clone("uv run snakemake -n all")
-        self.assertIn("Nothing to be done", plan.stdout)
-        self.look_at_what_was_made()
-
-    def look_at_what_was_made(self) -> None:
-        """Assert that the article follows from its record and that no file for git names these folders."""
-        article = self.lab / "docs/experiments/m1.md"
-        self.assertEqual(article.read_text(encoding="utf-8"), rendered(self.lab, "m1"))
-        made = self.run_in_clone("git ls-files -omz --exclude-standard").stdout.split("\0")
-        self.assertIn("results/m1/manifest.json", made)
-        for name in filter(None, made):
-            with self.subTest(made=name):
-                self.assertNotIn(self.outside.name, (self.lab / name).read_text(encoding="utf-8"))
-
-    def run_all(self, commands: Sequence[str]) -> None:
-        """Assert that each command ends with 0."""
         for command in commands:
             with self.subTest(command):
                 done = self.run_in_clone(command)
                 self.assertEqual(done.returncode, 0, done.stdout[-5000:])
+        self.assertIn("Nothing to be done", self.run_in_clone("uv run snakemake -n all").stdout)
+        article = self.lab / "docs/experiments/m1.md"
+        self.assertEqual(article.read_text(encoding="utf-8"), rendered(self.lab, "m1"))
+        made = self.run_in_clone("git ls-files -omz --exclude-standard").stdout.split("\0")
+        self.assertIn("results/m1/manifest.json", made)
+        for name in filter(None, made):  # no file for git names these folders
+            with self.subTest(made=name):
+                self.assertNotIn(self.outside.name, (self.lab / name).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

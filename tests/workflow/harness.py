@@ -11,6 +11,7 @@ analysis and figures of tests/workflow/toy/ in place of the real ones. It is mad
 
 import atexit
 import contextlib
+import copy
 import functools
 import hashlib
 import itertools
@@ -407,6 +408,13 @@ def _lay_out(lab: Checkout) -> None:
     lab.edit(sections, 'by: Literal["decode_paths"]', 'by: Literal["toy"]')
     lab.edit(sections, "paths: Several[DecodePath]", "paths: Several[str]")
     lab.edit("src/inference_lab/config/judge.py", 'by: Literal["timing", ', 'by: Literal["toy", ')
+
+
+def laid_over(under: Any, over: Any) -> Any:
+    """A section with another one laid over it key by key, as `--configfile` does; an axis is replaced."""
+    if not (isinstance(under, Mapping) and isinstance(over, Mapping)):
+        return copy.deepcopy(over)
+    return {**under, **{key: laid_over(under.get(key), value) for key, value in over.items()}}
 
 
 def stop(process: subprocess.Popen[str], number: int, *, group: bool) -> None:
