@@ -156,8 +156,8 @@ class DisturbedTest(unittest.TestCase):
         """SIGSTOP for seconds is a silence that the client saw and the engine's steps confirm."""
 
         def stop(server: Server) -> None:
-            assert server.log is not None
-            lines = server.log.read_text().splitlines()
+            assert server.truth is not None
+            lines = server.truth.with_name("server.log").read_text().splitlines()
             pid = json.loads(next(line for line in lines if line.startswith('{"base_url"')))["pid"]
             os.kill(pid, signal.SIGSTOP)
             time.sleep(STOPPED_S)
