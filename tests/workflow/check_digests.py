@@ -24,13 +24,12 @@ print(json.dumps({name: digest_of_tree(ast.parse(text)) for name, text in json.l
 
 def interpreters() -> dict[str, str]:
     """`{version: path}` of every Python from 3.11 on that is found here; the running one among them."""
-    names = [f"python3.{minor}" for minor in range(11, 20)]
     roots = [os.environ.get("PYENV_ROOT", "~/.pyenv"), "~/.local/share/uv/python", "/usr/local", "/usr"]
     installed = ("versions/3.*/bin/python3", "*/bin/python3", "bin/python3.[0-9]*")
-    globs = [Path(root).expanduser().glob(glob) for root, glob in itertools.product(roots, installed)]
-    candidates = [sys.executable, *filter(None, map(shutil.which, names)), *map(str, itertools.chain(*globs))]
+    places = itertools.chain(*(Path(r).expanduser().glob(g) for r, g in itertools.product(roots, installed)))
+    named = filter(None, (shutil.which(f"python3.{minor}") for minor in range(11, 20)))
     found: dict[str, str] = {}
-    for candidate in candidates:
+    for candidate in (sys.executable, *named, *map(str, places)):
         asked = [candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
         answer = subprocess.run(asked, capture_output=True, text=True, check=False)  # a shim may lead nowhere
         version = answer.stdout.strip()

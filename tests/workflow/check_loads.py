@@ -17,6 +17,8 @@ from inference_lab.commands import own_load
 from inference_lab.records import installed
 from tests.stream_load.support import reference_server
 
+LAB = [sys.executable, "-c", "import sys; from inference_lab.cli import main; sys.exit(main())"]
+
 
 class TestLoads(unittest.TestCase):
     """One recorded load, copied for each test."""
@@ -81,6 +83,12 @@ class TestLoads(unittest.TestCase):
         self.assertEqual(self.command("summarize", str(self.folder))[0], 0)
         self.assertEqual((self.folder / "summary.csv").read_bytes(), before)
 
+    def refused(self, *words: str) -> str:
+        """The one line of a command that is refused."""
+        status, out, err = self.command(*words)
+        self.assertEqual((status, out, err.count("\n")), (2, "", 1), words)
+        return err
+
     def test_figures_verify_explain(self) -> None:
         """Each works on the folder; the figure names the command that draws it, verify finds an edit."""
         status, said, err = self.command("verify", str(self.folder))
@@ -93,9 +101,12 @@ class TestLoads(unittest.TestCase):
         for file in (figure, self.folder / "requests.jsonl", self.folder):
             status, said, _ = self.command("explain", str(file))
             self.assertEqual(status, 0)
-            self.assertIn("by inference-lab load --base-url", said)
-            self.assertIn("12 rows, sha256", said)
-            self.assertIn("uv run inference-lab figures", said)
+            for words in (
+                "by inference-lab load --base-url",
+                "12 rows, sha256",
+                "uv run inference-lab figures",
+            ):
+                self.assertIn(words, said)
         with (self.folder / "requests.jsonl").open("a") as file:
             file.write(" \n")
         status, _, said = self.command("verify", str(self.folder))
@@ -114,38 +125,35 @@ class TestLoads(unittest.TestCase):
 
     def test_any_folder_will_do(self) -> None:
         """Outside a checkout a load is recorded, drawn, verified and explained where its user named it."""
-        lab = [sys.executable, "-c", "import sys; from inference_lab.cli import main; sys.exit(main())"]
-        at = self.folder.parent
+        at, environ = self.folder.parent, {**os.environ, "LAB_KEY": "sk-nobody-reads-this"}
         loading = ["load", *self.words(Path("elsewhere"), "--api-key-env", "LAB_KEY")]
-        for words in (
-            loading,
-            ["figures", "elsewhere"],
-            ["verify", "elsewhere"],
-            ["explain", "elsewhere/timeline.svg"],
-            ["summarize", "elsewhere"],
-        ):
-            environ = {**os.environ, "LAB_KEY": "sk-nobody-reads-this"}
-            done = subprocess.run([*lab, *words], cwd=at, capture_output=True, text=True, env=environ)
+        looks = (
+            "figures elsewhere",
+            "verify elsewhere",
+            "explain elsewhere/timeline.svg",
+            "summarize elsewhere",
+        )
+        for words in (loading, *map(str.split, looks)):
+            done = subprocess.run([*LAB, *words], cwd=at, capture_output=True, text=True, env=environ)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual({path.name for path in at.iterdir()}, {"run1", "elsewhere"})
         self.assertTrue((at / "elsewhere" / "timeline.svg").exists())
 
     def test_the_record_is_sealed_before_a_word_is_printed(self) -> None:
         """A reader that is gone or a full disk behind stdout costs the words, never the record."""
-        lab = [sys.executable, "-c", "import sys; from inference_lab.cli import main; sys.exit(main())"]
         read, write = os.pipe()
         os.close(read)
         full = os.open("/dev/full", os.O_WRONLY)
         for name, out, error, code in (("a", write, subprocess.PIPE, 141), ("b", full, subprocess.PIPE, 2)):
             words = ["load", *self.words(self.folder.with_name(name))]
-            done = subprocess.run([*lab, *words], stdout=out, stderr=error, text=True)
+            done = subprocess.run([*LAB, *words], stdout=out, stderr=error, text=True)
             self.assertEqual(done.returncode, code, done.stderr)
             self.assertNotIn("Traceback", done.stderr)
             self.assertNotIn("Exception", done.stderr)
             self.assertEqual(self.command("verify", str(self.folder.with_name(name)))[::2], (0, ""))
             self.assertFalse(list(self.folder.with_name(name).glob("*.partial")))
         words = ["load", *self.words(self.folder.with_name("c"))]
-        done = subprocess.run([*lab, *words], stdout=full, stderr=write)  # nobody hears anything
+        done = subprocess.run([*LAB, *words], stdout=full, stderr=write)  # nobody hears anything
         self.assertEqual(self.command("verify", str(self.folder.with_name("c")))[0], 0)
         os.close(write)
         os.close(full)
@@ -168,7 +176,5 @@ class TestLoads(unittest.TestCase):
                 (["figures", empty], "holds no manifest.json of a load"),
                 (["verify", "m7"], "no experiment 'm7' in the config"),
             ):
-                status, out, err = self.command(*words)
-                self.assertEqual((status, out, err.count("\n")), (2, "", 1), words)
-                self.assertIn(said, err)
+                self.assertIn(said, self.refused(*words))
             self.assertFalse(list(Path(empty).iterdir()))

@@ -25,35 +25,26 @@ class PeerClientsTest(unittest.TestCase):
         command = ["uv", "run", "--quiet", "--isolated", "--only-group", "peers", "python", "-W", "error"]
         with tempfile.TemporaryDirectory() as home, reference_server(itl_ms=1) as url:
             ended = subprocess.run(
-                [*command, str(_SCRIPT), url],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-                cwd=_SCRIPT.parent,
-                env={**os.environ, "HF_HOME": home, "NO_PROXY": "127.0.0.1"},
-            )
+                [*command, str(_SCRIPT), url], capture_output=True, text=True, timeout=300, check=False,
+                cwd=_SCRIPT.parent, env={**os.environ, "HF_HOME": home, "NO_PROXY": "127.0.0.1"},
+            )  # fmt: skip
         assert not ended.returncode, ended.stderr
         cls.warned, cls.seen = ended.stderr, json.loads(ended.stdout)
 
     def test_openai(self) -> None:
         """Models, chat, completions, one chunk of usage each; errors have the right class and our words."""
-        seen = self.seen["openai"]
-        self.assertEqual((seen["models"], seen["chat"], seen["completions"]), (["reference"], _SEEN, _SEEN))
-        self.assertEqual(seen["errors"]["model"], "NotFoundError The model `other` does not exist.")
-        self.assertEqual(
-            seen["errors"]["max_tokens"],
-            "BadRequestError max_tokens is 0, must be a whole number, at least 1",
-        )
+        errors = {
+            "model": "NotFoundError The model `other` does not exist.",
+            "max_tokens": "BadRequestError max_tokens is 0, must be a whole number, at least 1",
+        }
+        expected = {"models": ["reference"], "chat": _SEEN, "completions": _SEEN, "errors": errors}
+        self.assertEqual(self.seen["openai"], expected)
 
     def test_huggingface(self) -> None:
-        """Chat with its usage, and the words of an error."""
+        """Chat with its usage, and the words of an error; neither client logs a word."""
         seen = self.seen["huggingface"]
         self.assertEqual(seen["chat"], _SEEN)
         self.assertIn("The model `other` does not exist.", seen["error"])
-
-    def test_nothing_is_said_beside(self) -> None:
-        """Neither client logs a word."""
         self.assertEqual(self.warned, "")
 
 

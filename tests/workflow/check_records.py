@@ -33,26 +33,17 @@ class ManifestsTest(unittest.TestCase):
             path.parent.name: read_receipt(path) for path in sorted(ROOT.glob("results/*/manifest.json"))
         }
 
-    def test_nobody_used_more_than_there_is(self) -> None:
-        """A median lies within its maximum, that within the cores; per cent within 100, none below zero."""
+    def test_quantities(self) -> None:
+        """A median within its maximum, that within the cores or 100%, none below 0; none without its unit."""
         for name, manifest in self.manifests.items():
             for environment in environments(manifest):
-                bounds = {
-                    "others_used_cores": environment["cores"],
-                    "steal_cores": environment["cores"],
-                    "pressure_percent": 100,
-                }
-                for quantity, bound in bounds.items():
-                    if span := environment.get(quantity):
-                        with self.subTest(name, quantity=quantity):
-                            self.assertTrue(0 <= span["median"] <= span["max"] <= bound, span)
-
-    def test_a_quantity_has_its_unit(self) -> None:
-        """What was recorded without a unit, or with the CPU time of ended processes, is measured again."""
-        for name, manifest in self.manifests.items():
-            for environment in environments(manifest):
+                cores = environment["cores"]
+                bounds = {"others_used_cores": cores, "steal_cores": cores, "pressure_percent": 100}
                 with self.subTest(name):
                     self.assertEqual({"others_cpu", "pressure", "steal"} & environment.keys(), set())
+                    for quantity in bounds.keys() & environment.keys():
+                        if span := environment[quantity]:
+                            self.assertTrue(0 <= span["median"] <= span["max"] <= bounds[quantity], span)
 
     def test_times_follow_each_other(self) -> None:
         """A record ends after it began, was watched no longer than that, and so does each session in it."""

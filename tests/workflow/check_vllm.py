@@ -19,6 +19,7 @@ from inference_lab.errors import MeasurementRefused
 from inference_lab.stream_load.servers.start import start_server
 from inference_lab.stream_load.servers.vllm import SCRIPTS, find_environment, written_model
 from tests.stream_load.support import lives
+from tests.workflow.harness import wait_for
 
 SHAPE = {"vocab_size": 512, "hidden_size": 256, "num_layers": 4, "num_heads": 8, "num_kv_heads": 2, "seed": 1}
 SETTINGS: dict[str, Any] = {
@@ -46,14 +47,14 @@ class VllmCheck(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Have what all tests of the class share, gone at their end."""
+        """Find vLLM's environment, or skip."""
         try:
             cls.environment = find_environment()
         except MeasurementRefused as refused:
             raise unittest.SkipTest(str(refused)) from None
 
     def setUp(self) -> None:
-        """Have what every test of the class needs, gone at its end."""
+        """A log that nobody has written yet."""
         self.log = Path(self.enterContext(tempfile.TemporaryDirectory()), "server.log")
 
     def test_a_prompt_in_chunks_and_a_death(self) -> None:
@@ -91,10 +92,7 @@ class VllmCheck(unittest.TestCase):
             family = _descendants(starter.pid)
             self.assertGreaterEqual(len(family), 4, "guard, API server, engine, worker")
             starter.kill()
-        give_up = time.monotonic() + 30
-        while living := [pid for pid in family if lives(pid)]:
-            self.assertLess(time.monotonic(), give_up, f"{living} live on")
-            time.sleep(0.1)
+        self.assertTrue(wait_for(lambda: not any(map(lives, family)), 30), f"some of {family} live on")
 
     def test_what_it_refuses(self) -> None:
         """An unknown argument and a block size that it has no kernel for: the reason is in the first line."""
@@ -112,12 +110,7 @@ class VllmCheck(unittest.TestCase):
         first = written_model(self.environment, SHAPE)
         shape = SHAPE | {"intermediate_size": 512, "max_position_embeddings": 8192}
         again = self.log.parent / "again"
-        command = [
-            str(self.environment.python),
-            str(SCRIPTS / "write_model.py"),
-            str(again),
-            json.dumps(shape),
-        ]
+        command = [self.environment.python, SCRIPTS / "write_model.py", again, json.dumps(shape)]
         subprocess.run(command, check=True, capture_output=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
         names = sorted(path.name for path in first.iterdir())
         self.assertIn("model.safetensors", names)

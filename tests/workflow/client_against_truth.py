@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,8 +26,6 @@ TTFT_MS, ITL_MS, TOKENS = 20, 10, 128
 
 def free_port() -> int:
     """A port that is free now."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -67,15 +66,11 @@ def one_load(checkout: Path, program: Path, streams: int, folder: Path) -> dict[
     for line in truth.read_text().splitlines():
         name, number, ns = line.split()
         written.setdefault(name, {})[int(number)] = int(ns)
-    ttft: list[int] = []
-    itl: list[int] = []
+    ttft, itl = list[int](), list[int]()
     first, last, tokens = 1 << 62, 0, 0
     for line in (folder / "load" / "requests.jsonl").read_text().splitlines():
         request = json.loads(line)
-        if "itl_ns" in request:
-            seen = list(accumulate(request["itl_ns"], initial=request["first_token_ns"]))
-        else:  # written by a checkout before the times were shortened
-            seen = [request["first_token_ns"], *request["token_times_ns"]]
+        seen = list(accumulate(request["itl_ns"], initial=request["first_token_ns"]))
         true = [ns for _, ns in sorted(written[request["request_id"]].items())]
         ttft.append(seen[0] - true[0])
         itl += [b - a - (d - c) for a, b, c, d in zip(seen, seen[1:], true, true[1:], strict=False)]
