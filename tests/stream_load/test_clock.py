@@ -3,7 +3,6 @@
 import asyncio
 import struct
 import unittest
-from contextlib import closing
 from time import monotonic_ns
 
 from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
@@ -118,44 +117,34 @@ class TestArrivalClock(unittest.TestCase):
         self.assertEqual(self.clock.arrival_ns(stamp, read_ns), read_ns)
 
 
-class TestPreciseTimer(unittest.TestCase):
+class TestPreciseTimer(unittest.IsolatedAsyncioTestCase):
     """Sleeping until an absolute time."""
 
-    def test_never_early(self) -> None:
+    async def asyncSetUp(self) -> None:
+        """Have what every test of the class needs, gone at its end."""
+        self.timer = PreciseTimer()
+        self.addCleanup(self.timer.close)
+
+    async def test_never_early(self) -> None:
         """It returns at or after each of a row of deadlines."""
+        deadline_ns = monotonic_ns()
+        for _ in range(20):
+            deadline_ns += 700_000
+            await self.timer.sleep_until(deadline_ns)
+            self.assertGreaterEqual(monotonic_ns(), deadline_ns)
 
-        async def run() -> None:
-            with closing(PreciseTimer()) as timer:
-                deadline_ns = monotonic_ns()
-                for _ in range(20):
-                    deadline_ns += 700_000
-                    await timer.sleep_until(deadline_ns)
-                    self.assertGreaterEqual(monotonic_ns(), deadline_ns)
-
-        asyncio.run(run())
-
-    def test_a_time_that_has_passed(self) -> None:
+    async def test_a_time_that_has_passed(self) -> None:
         """The loop gets a turn, so that a load behind its schedule still reads."""
+        turns: list[int] = []
+        asyncio.get_running_loop().call_soon(turns.append, 1)
+        await self.timer.sleep_until(monotonic_ns() - 1)
+        self.assertEqual(turns, [1])
 
-        async def run() -> None:
-            turns: list[int] = []
-            asyncio.get_running_loop().call_soon(turns.append, 1)
-            with closing(PreciseTimer()) as timer:
-                await timer.sleep_until(monotonic_ns() - 1)
-            self.assertEqual(turns, [1])
-
-        asyncio.run(run())
-
-    def test_a_cancelled_sleep(self) -> None:
+    async def test_a_cancelled_sleep(self) -> None:
         """After a sleep was cancelled, the next one still ends at its own time."""
-
-        async def run() -> None:
-            with closing(PreciseTimer()) as timer:
-                sleeper = asyncio.create_task(timer.sleep_until(monotonic_ns() + 10**12))
-                await asyncio.sleep(0)
-                sleeper.cancel()
-                deadline_ns = monotonic_ns() + 1_000_000
-                await asyncio.wait_for(timer.sleep_until(deadline_ns), 20)
-                self.assertGreaterEqual(monotonic_ns(), deadline_ns)
-
-        asyncio.run(run())
+        sleeper = asyncio.create_task(self.timer.sleep_until(monotonic_ns() + 10**12))
+        await asyncio.sleep(0)
+        sleeper.cancel()
+        deadline_ns = monotonic_ns() + 1_000_000
+        await asyncio.wait_for(self.timer.sleep_until(deadline_ns), 20)
+        self.assertGreaterEqual(monotonic_ns(), deadline_ns)

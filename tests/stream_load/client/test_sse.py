@@ -49,6 +49,7 @@ class TestEventScanner(unittest.TestCase):
                 for cut in range(len(data) + 1):
                     self.assertEqual(scan([data[:cut], data[cut:]]), wanted, (end, space, cut))
                 self.assertEqual(scan(bytes([byte]) for byte in data), wanted, (end, space))
+                self.assertEqual(peer(data), _PAYLOADS)
 
     @settings(max_examples=150, deadline=None, derandomize=True)
     @given(
@@ -74,18 +75,14 @@ class TestEventScanner(unittest.TestCase):
         data = "".join(f": c{end}event: m{end}data:{space}{text}{end}{end}" for text in texts).encode()
         self.assertEqual([payload.decode() for payload in scan([data])], peer(data))
 
-    def test_the_table_stream_as_a_kept_library_reads_it(self) -> None:
-        """The stream of the cut test holds what sseclient-py finds in it."""
-        for end in ("\n", "\r\n", "\r"):
-            self.assertEqual(peer(stream(end)), _PAYLOADS)
-
-    def test_several_data_lines_are_one_payload(self) -> None:
-        """Data lines of one event are joined by line feeds."""
-        self.assertEqual(scan([b"data: a\ndata:b\n\n"]), [b"a\nb"])
-
-    def test_an_unfinished_event_is_none(self) -> None:
-        """An event without its blank line has not arrived."""
-        self.assertEqual(scan([b"data: a\n\ndata: b\n"]), [b"a"])
+    def test_what_is_one_payload(self) -> None:
+        """Several data lines are one, a byte order mark is no name, an event ends with its blank line."""
+        for data, payloads in (
+            (b"data: a\ndata:b\n\n", [b"a\nb"]),
+            (b"data: a\n\ndata: b\n", [b"a"]),
+            (b"\xef\xbb\xbfdata: a\n\n", [b"a"]),
+        ):
+            self.assertEqual(scan([data]), payloads)
 
     def test_a_long_event_is_looked_at_once(self) -> None:
         """An event of 2 MB that comes in pieces costs its length, not its length times the pieces."""
@@ -120,7 +117,3 @@ class TestEventScanner(unittest.TestCase):
             scanner = EventScanner()
             scanner.feed(data)
             self.assertEqual(scanner.left, left)
-
-    def test_byte_order_mark(self) -> None:
-        """A byte order mark before the first field is not part of its name."""
-        self.assertEqual(scan([b"\xef\xbb\xbfdata: a\n\n"]), [b"a"])

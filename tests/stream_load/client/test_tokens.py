@@ -59,49 +59,25 @@ _ANYTHING = _ODD | odd_object("error", choices=_ODD | st.lists(_CHOICE | _ODD), 
 class TestTokens(unittest.TestCase):
     """Which chunks are tokens, how many, and when."""
 
-    def check(self, payloads: list[Any], chunk_tokens: tuple[int, ...], times: list[int]) -> None:
-        """The chunks of a stream hold these tokens, arrived at these times."""
-        record = record_of(capture(*payloads))
-        self.assertEqual(record.chunk_tokens, chunk_tokens)
-        self.assertEqual([record.first_token_ns, *record.token_times_ns], times)
-        self.assertEqual(record.status, "ok")
-
-    def test_empty_text_is_a_token(self) -> None:
-        """A chunk counts whatever its text is."""
-        self.check([chunk(""), chunk(" "), END], (1, 1, 1), [100, 200, 300])
-
-    def test_role_only_first_chunk_is_none(self) -> None:
-        """A role alone has no time; an empty text later is a token, a delta without content none."""
-        first = delta(role="assistant", content="")
-        payloads = [first, delta(content="a"), delta(content=""), delta(finish="stop")]
-        self.check(payloads, (1, 1), [200, 300])
-
-    def test_a_first_chunk_with_role_and_text_is_a_token(self) -> None:
-        """Some servers send the first token together with the role."""
-        self.check([delta(role="assistant", content="a", finish="stop")], (1,), [100])
-
-    def test_reasoning_and_tool_calls_are_tokens(self) -> None:
-        """Text that is not the answer is generated, too."""
-        payloads = [delta(reasoning_content="a"), delta(reasoning="b"), delta("stop", tool_calls=[{}])]
-        self.check(payloads, (1, 1, 1), [100, 200, 300])
-
-    def test_token_ids_count(self) -> None:
-        """Where a chunk lists its ids, they say how many tokens it has."""
-        payloads = [chunk(token_ids=[1, 2]), chunk("", finish="stop", token_ids=[])]
-        self.check(payloads, (2,), [100, 100])
-
-    def test_usage_in_every_chunk_counts(self) -> None:
-        """Each chunk has as many tokens as the total grew by; one by which it did not grow has none."""
-        payloads = [usage(3, chunk()), usage(3, chunk("")), usage(4, chunk(finish="stop")), usage(4)]
-        self.check(payloads, (3, 1), [100, 100, 100, 300])
-
-    def test_usage_at_the_end_wins(self) -> None:
-        """Tokens that the chunks do not show are spread over them, the earliest first."""
-        self.check([chunk(), chunk(), END, usage(5)], (2, 2, 1), [100, 100, 200, 200, 300])
-
-    def test_a_bare_finish_is_no_token_when_usage_says_so(self) -> None:
-        """What usage does not count is taken from empty chunks first, from the end."""
-        self.check([chunk(""), chunk(), chunk("", finish="stop"), usage(2)], (1, 1), [100, 200])
+    def test_chunks(self) -> None:
+        """The chunks of a stream hold these tokens, arrived at these times, 100 apart."""
+        calls = [delta(reasoning_content="a"), delta(reasoning="b"), delta("stop", tool_calls=[{}])]
+        role = delta(role="assistant", content="")
+        growing = [usage(3, chunk()), usage(3, chunk("")), usage(4, chunk(finish="stop")), usage(4)]
+        for name, payloads, chunk_tokens, times in (
+            ("empty text", [chunk(""), chunk(" "), END], (1, 1, 1), [100, 200, 300]),
+            ("role", [role, delta(content="a"), delta(content=""), delta("stop")], (1, 1), [200, 300]),
+            ("role and text", [delta("stop", role="assistant", content="a")], (1,), [100]),
+            ("reasoning and tool calls", calls, (1, 1, 1), [100, 200, 300]),
+            ("ids", [chunk(token_ids=[1, 2]), chunk("", finish="stop", token_ids=[])], (2,), [100, 100]),
+            ("a total in every chunk", growing, (3, 1), [100, 100, 100, 300]),
+            ("spread over them", [chunk(), chunk(), END, usage(5)], (2, 2, 1), [100, 100, 200, 200, 300]),
+            ("a bare end", [chunk(""), chunk(), chunk("", finish="stop"), usage(2)], (1, 1), [100, 200]),
+        ):
+            with self.subTest(name):
+                record = record_of(capture(*payloads))
+                self.assertEqual((record.status, record.chunk_tokens), ("ok", chunk_tokens))
+                self.assertEqual([record.first_token_ns, *record.token_times_ns], times)
 
     def test_disagreement_is_recorded(self) -> None:
         """What the chunks showed stays beside what the server said."""
@@ -129,34 +105,24 @@ class TestTokens(unittest.TestCase):
 class TestStatus(unittest.TestCase):
     """How the end of a capture is named."""
 
-    def status(self, *payloads: Any, ended: str = "complete") -> tuple[str, int]:
-        """(status, tokens) of a capture."""
-        record = record_of(capture(*payloads, ended=ended))
-        return record.status, record.output_tokens
-
-    def test_a_finish_reason_completes(self) -> None:
-        """With a finish_reason the answer is whole, whatever became of the connection."""
-        for ended in ("complete", "closed", "timeout", "cancelled"):
-            with self.subTest(ended):
-                self.assertEqual(self.status(chunk(), END, ended=ended), ("ok", 2))
-
-    def test_without_one_nothing_does(self) -> None:
-        """Neither a clean end nor [DONE] makes a stream whole."""
-        self.assertEqual(self.status(chunk()), ("truncated", 1))
-        self.assertEqual(self.status(chunk(), DONE), ("truncated", 1))
-        self.assertEqual(self.status(chunk(), ended="closed"), ("truncated", 1))
-        self.assertEqual(self.status(chunk(), ended="timeout"), ("timeout", 1))
-        self.assertEqual(self.status(chunk(), ended="cancelled"), ("cancelled", 1))
-        self.assertEqual(self.status(), ("truncated", 0))
-
-    def test_errors_inside_a_stream(self) -> None:
-        """An error object, a payload that is not JSON, an abort: kept tokens, no success."""
-        error = {"error": {"message": "out of memory"}}
-        old_style = {"object": "error", "message": "out of memory"}
-        for bad in (error, old_style, {"error": "out of memory"}, b'{"choices": [', b"\xff", b"[1]"):
-            with self.subTest(bad):
-                self.assertEqual(self.status(chunk(), bad, END, DONE), ("stream_error", 2))
-        self.assertEqual(self.status(chunk(finish="abort")), ("stream_error", 1))
+    def test_ends(self) -> None:
+        """A finish_reason alone makes an answer whole; what came before another end is kept."""
+        bad = ({"error": {"message": "m"}}, {"object": "error", "message": "m"}, {"error": "m"}, b'{"a": [')
+        for payloads, ended, expected in (
+            *(((chunk(), END), ended, ("ok", 2)) for ended in ("complete", "closed", "timeout", "cancelled")),
+            *(((chunk(),), ended, ("truncated", 1)) for ended in ("complete", "closed")),
+            *(((chunk(),), ended, (ended, 1)) for ended in ("timeout", "cancelled")),
+            ((chunk(), DONE), "complete", ("truncated", 1)),
+            ((), "complete", ("truncated", 0)),
+            *(
+                ((chunk(), odd, END, DONE), "complete", ("stream_error", 2))
+                for odd in (*bad, b"\xff", b"[1]")
+            ),
+            ((chunk(finish="abort"),), "complete", ("stream_error", 1)),
+        ):
+            with self.subTest(payloads, ended=ended):
+                record = record_of(capture(*payloads, ended=ended))
+                self.assertEqual((record.status, record.output_tokens), expected)
 
     @settings(max_examples=100, deadline=None, derandomize=True)
     @given(st.lists(_ANYTHING, max_size=4))
