@@ -1,7 +1,9 @@
 """Every decode path against scalar loops, against itself on one sequence, and against exact answers."""
 
+import itertools
 import math
 import unittest
+from functools import partial
 
 import numpy as np
 from hypothesis import given, settings
@@ -10,11 +12,20 @@ from hypothesis import strategies as st
 from inference_lab.mechanisms import attention
 from inference_lab.mechanisms.arrays import Array
 from inference_lab.mechanisms.kv_cache import CACHES
-from tests import scalar_oracle
+from tests import scalar_oracle, subject
 from tests.scalar_oracle import inputs, read_only
 
 BATCH_SIZES = (1, 2, 4, 8)
+FIELDS = ("output", "keys", "values")
 WHOLE = {**attention.DECODE_PATHS, "causal_attention": attention.causal_attention}
+tried = subject.of(attention)
+
+
+def expected(arrays: tuple[Array, ...]) -> tuple[dict[str, Array], float]:
+    """What the scalar loops give for all sequences, and the largest error allowed in it."""
+    sequences = scalar_oracle.decode_batch(*arrays)
+    every = {name: np.array([getattr(one, name) for one in sequences]) for name in FIELDS}
+    return every, scalar_oracle.tolerance(sequences, arrays[0].dtype)
 
 
 class OracleTest(unittest.TestCase):
@@ -35,102 +46,87 @@ class OracleTest(unittest.TestCase):
         self.assertEqual(found.largest_score, 8.0)
 
 
+class RebuiltTest(unittest.TestCase):
+    """The two functions that a reader rebuilds from blank (docs/checkoffs), against scalar loops."""
+
+    def test_every_position(self) -> None:
+        """Outputs equal the oracle at every position of every sequence, in both dtypes."""
+        for B, dtype in itertools.product(BATCH_SIZES, (np.float64, np.float32)):
+            arrays = inputs(B, 7, dtype=dtype, seed=B)
+            desired, allowed = expected(arrays)
+            for name, result in (
+                ("decode_without_cache", tried.decode_without_cache(*arrays)),
+                ("cached_attention", tried.cached_attention(*arrays)[0]),
+            ):
+                with self.subTest(name, B=B, dtype=dtype.__name__):
+                    self.assertEqual((result.shape, result.dtype), ((B, 7, 5), dtype))
+                    np.testing.assert_allclose(result, desired["output"], rtol=0, atol=allowed)
+
+    def test_every_slot_of_the_caches(self) -> None:
+        """The caches returned hold the key and value of every token, in order."""
+        arrays = inputs(4, 7)
+        desired, allowed = expected(arrays)
+        _, *caches = tried.cached_attention(*arrays)
+        for name, cache in zip(("keys", "values"), caches, strict=True):
+            np.testing.assert_allclose(cache, desired[name], rtol=0, atol=allowed)
+
+    def test_the_future_is_invisible(self) -> None:
+        """Other tokens after t leave the outputs up to t bit for bit as they were."""
+        x, *weights = inputs(2, 6)
+        other = np.concatenate((x[:, :4], x[:, 4:] + 10.0), axis=1)
+        for decode in (tried.decode_without_cache, lambda *arrays: tried.cached_attention(*arrays)[0]):
+            before, after = decode(x, *weights), decode(other, *weights)
+            np.testing.assert_array_equal(after[:, :4], before[:, :4])
+            self.assertFalse(np.array_equal(after[:, 4], before[:, 4]))
+
+
 class EveryPathMeetsTheOracleTest(unittest.TestCase):
     """Each path equals the scalar loops at every position of every sequence."""
 
-    def test_every_batch_size_and_position(self) -> None:
-        """All paths and the masked pass equal the oracle for B in 1, 2, 4, 8, float64 and float32."""
-        for B in BATCH_SIZES:
-            for dtype in (np.float64, np.float32):
-                arrays = inputs(B, 7, dtype=dtype, seed=B)
-                expected = scalar_oracle.decode_batch(*arrays)
-                allowed = scalar_oracle.tolerance(expected, dtype)
-                for name, path in WHOLE.items():
-                    output = path(*arrays)
-                    self.assertEqual((output.shape, output.dtype), ((B, 7, 5), dtype))
-                    for b in range(B):
-                        for t in range(7):
-                            with self.subTest(path=name, B=B, dtype=dtype.__name__, b=b, t=t):
-                                error = np.abs(output[b, t] - expected[b].output[t]).max()
-                                self.assertLessEqual(error, allowed)
-
     def test_every_step_returns_weights_and_caches(self) -> None:
         """Each decode_step, with either cache, gives the oracle's output, weights, keys and values."""
-        arrays = x, wq, wk, wv = inputs(2, 7)
-        expected = scalar_oracle.decode_batch(*arrays)
-        allowed = scalar_oracle.tolerance(expected, x.dtype)
-        for name, kind in CACHES.items():
-            cache = kind((2, 7), 3, 5, x.dtype)
-            for t in range(7):
-                found = attention.decode_step(read_only(x[:, t]), wq, wk, wv, cache)
-                for b, one in enumerate(expected):
-                    whole = (
-                        one.output[t],
-                        one.weights[t],
-                        one.keys[: t + 1],
-                        one.values[: t + 1],
-                    )
-                    for what, actual, desired in zip(
-                        ("output", "weights", "keys", "values"), found, whole, strict=True
-                    ):
-                        with self.subTest(cache=name, t=t, b=b, what=what):
-                            np.testing.assert_allclose(actual[b], desired, rtol=0, atol=allowed)
-
-    def test_returned_caches_hold_every_token(self) -> None:
-        """cached_attention returns the projected key and value of each token, in order, for both caches."""
-        arrays = inputs(4, 7)
-        expected = scalar_oracle.decode_batch(*arrays)
-        allowed = scalar_oracle.tolerance(expected, np.float64)
-        for cache in CACHES:
-            _, k_cache, v_cache = attention.cached_attention(*arrays, cache=cache)
-            for b, one in enumerate(expected):
-                with self.subTest(cache=cache, b=b):
-                    np.testing.assert_allclose(k_cache[b], one.keys, rtol=0, atol=allowed)
-                    np.testing.assert_allclose(v_cache[b], one.values, rtol=0, atol=allowed)
+        arrays = x, *weights = inputs(2, 7)
+        sequences, (_, allowed) = scalar_oracle.decode_batch(*arrays), expected(arrays)
+        caches = {name: kind((2, 7), 3, 5, x.dtype) for name, kind in CACHES.items()}
+        for (name, cache), t in itertools.product(caches.items(), range(7)):
+            found = attention.decode_step(read_only(x[:, t]), *weights, cache)
+            for b, one in enumerate(sequences):
+                whole = (one.output[t], one.weights[t], one.keys[: t + 1], one.values[: t + 1])
+                for actual, desired in zip(found, whole, strict=True):
+                    with self.subTest(cache=name, t=t, b=b):
+                        np.testing.assert_allclose(actual[b], desired, rtol=0, atol=allowed)
 
     def test_the_seeds_own_assertion(self) -> None:
         """Cached and uncached outputs agree to rtol 1e-7, atol 1e-8 in float64 at the measured size."""
-        x, wq, wk, wv = inputs(2, 128, C=64, D=64, E=64)
-        expected = attention.decode_without_cache(x, wq, wk, wv)
-        others = {
-            "last query": attention.no_cache_last_query(x, wq, wk, wv),
-            "one pass": attention.causal_attention(x, wq, wk, wv),
-            "default": attention.cached_attention(x, wq, wk, wv)[0],
-            "dynamic": attention.cached_attention(x, wq, wk, wv, cache="dynamic")[0],
-        }
-        for name, actual in others.items():
+        arrays = inputs(2, 128, C=64, D=64, E=64)
+        for name, path in WHOLE.items():
             with self.subTest(name):
-                np.testing.assert_allclose(actual, expected, rtol=1e-7, atol=1e-8)
+                desired = attention.decode_without_cache(*arrays)
+                np.testing.assert_allclose(path(*arrays), desired, rtol=1e-7, atol=1e-8)
 
     @settings(max_examples=60, deadline=None, derandomize=True)
     @given(
-        B=st.integers(1, 3),
-        T=st.integers(1, 5),
-        widths=st.tuples(*[st.integers(1, 4)] * 3),
+        sizes=st.tuples(st.sampled_from((*BATCH_SIZES, 3)), st.integers(1, 7), *[st.integers(1, 4)] * 3),
         dtype=st.sampled_from((np.float32, np.float64)),
         layouts=st.tuples(*[st.sampled_from(("C", "F", "reversed", "strided", "unaligned"))] * 4),
         seed=st.integers(0, 99),
     )
     def test_any_shape_dtype_and_memory_layout(
-        self,
-        B: int,
-        T: int,
-        widths: tuple[int, int, int],
-        dtype: type,
-        layouts: tuple[str, ...],
-        seed: int,
+        self, sizes: tuple[int, ...], dtype: type, layouts: tuple[str, ...], seed: int
     ) -> None:
-        """All paths equal the oracle whatever the sizes, the dtype and the strides of the inputs."""
-        arrays = inputs(B, T, *widths, dtype=dtype, seed=seed)
-        expected = scalar_oracle.decode_batch(*arrays)
-        allowed = scalar_oracle.tolerance(expected, dtype)
-        desired = np.array([one.output for one in expected])
-        x, wq, wk, wv = (laid_out(a, layout) for a, layout in zip(arrays, layouts, strict=True))
-        attention.check_inputs(x, wq, wk, wv)
+        """All paths and both caches equal the oracle whatever the sizes, the dtype and the strides."""
+        arrays = inputs(*sizes, dtype=dtype, seed=seed)
+        desired, allowed = expected(arrays)
+        x, *weights = (laid_out(a, layout) for a, layout in zip(arrays, layouts, strict=True))
+        attention.check_inputs(x, *weights)
         for name, path in WHOLE.items():
-            output = path(x, wq, wk, wv)
+            output = path(x, *weights)
             self.assertEqual(output.dtype, dtype, name)
-            np.testing.assert_allclose(output, desired, rtol=0, atol=allowed, err_msg=name)
+            np.testing.assert_allclose(output, desired["output"], rtol=0, atol=allowed, err_msg=name)
+        for name in CACHES:
+            _, k_cache, v_cache = attention.cached_attention(x, *weights, cache=name)
+            np.testing.assert_allclose(k_cache, desired["keys"], rtol=0, atol=allowed, err_msg=name)
+            np.testing.assert_allclose(v_cache, desired["values"], rtol=0, atol=allowed, err_msg=name)
 
 
 class BatchTest(unittest.TestCase):
@@ -138,50 +134,40 @@ class BatchTest(unittest.TestCase):
 
     def test_a_batch_row_equals_the_sequence_alone(self) -> None:
         """Row b of a batch equals x[b] decoded as (T, C) and as (1, T, C), for each path and B."""
-        for B in BATCH_SIZES:
+        for B, (name, path) in itertools.product(BATCH_SIZES, WHOLE.items()):
             x, *weights = inputs(B, 7, seed=B)
-            for name, path in WHOLE.items():
-                batched = path(x, *weights)
-                for b in range(B):
-                    with self.subTest(path=name, B=B, b=b):
-                        alone = path(x[b], *weights)
-                        self.assertEqual(alone.shape, (7, 5))
-                        np.testing.assert_allclose(batched[b], alone, rtol=0, atol=1e-14)
-                        one = path(x[b : b + 1], *weights)
-                        np.testing.assert_allclose(one[0], alone, rtol=0, atol=1e-14)
+            batched = path(x, *weights)
+            for b in range(B):
+                with self.subTest(path=name, B=B, b=b):
+                    alone = path(x[b], *weights)
+                    self.assertEqual(alone.shape, (7, 5))
+                    np.testing.assert_allclose(batched[b], alone, rtol=0, atol=1e-14)
+                    np.testing.assert_allclose(path(x[b : b + 1], *weights)[0], alone, rtol=0, atol=1e-14)
 
     def test_no_sequence_sees_another(self) -> None:
         """Changing one sequence leaves every other sequence's output and caches bit-identical."""
         x, *weights = inputs(4, 7)
         changed = x.copy()
         changed[1] = -3 * x[1] + 1
-        others = [0, 2, 3]
-        for name, path in WHOLE.items():
-            with self.subTest(name):
-                before, after = path(x, *weights), path(changed, *weights)
-                np.testing.assert_array_equal(before[others], after[others])
-                self.assertGreater(np.abs(before[1] - after[1]).min(axis=-1).min(), 0)
-        for cache in CACHES:
-            for before, after in zip(
-                attention.cached_attention(x, *weights, cache=cache),
-                attention.cached_attention(changed, *weights, cache=cache),
-                strict=True,
-            ):
-                with self.subTest(cache=cache):
-                    np.testing.assert_array_equal(before[others], after[others])
+        cached = {name: partial(attention.cached_attention, cache=name) for name in CACHES}
+        for name, path in {**WHOLE, **cached}.items():
+            before, after = path(x, *weights), path(changed, *weights)
+            pairs = zip(before, after, strict=True) if name in cached else [(before, after)]
+            for one, other in pairs:
+                with self.subTest(name):
+                    np.testing.assert_array_equal(one[[0, 2, 3]], other[[0, 2, 3]])
+                    self.assertGreater(np.abs(one[1] - other[1]).min(axis=-1).min(), 0)
 
     def test_no_token_sees_a_later_one(self) -> None:
         """Changing the tokens after t leaves outputs up to t bit-identical, and changes those after."""
         x, *weights = inputs(2, 7)
-        for name, path in WHOLE.items():
-            before = path(x, *weights)
-            for t in range(6):
-                changed = x.copy()
-                changed[:, t + 1 :] = 5 - x[:, t + 1 :]
-                with self.subTest(path=name, t=t):
-                    after = path(changed, *weights)
-                    np.testing.assert_array_equal(before[:, : t + 1], after[:, : t + 1])
-                    self.assertTrue((before[:, t + 1 :] != after[:, t + 1 :]).any(axis=-1).all())
+        for (name, path), t in itertools.product(WHOLE.items(), range(6)):
+            changed = x.copy()
+            changed[:, t + 1 :] = 5 - x[:, t + 1 :]
+            before, after = path(x, *weights), path(changed, *weights)
+            with self.subTest(path=name, t=t):
+                np.testing.assert_array_equal(before[:, : t + 1], after[:, : t + 1])
+                self.assertTrue((before[:, t + 1 :] != after[:, t + 1 :]).any(axis=-1).all())
 
 
 class KnownAnswerTest(unittest.TestCase):
@@ -203,20 +189,19 @@ class KnownAnswerTest(unittest.TestCase):
         A mean over many tokens is small and hides a wrong slot; a spike does not.
         """
         T = 40
-        for dtype in (np.float64, np.float32):
-            for slot in (0, 1, 20, T - 1):
-                x = np.zeros((2, T, 3), dtype)
-                x[..., 0] = 1  # the query of every token
-                x[:, slot, 1] = 20  # the key of one
-                x[..., 2] = np.arange(2 * T).reshape(2, T)  # the value says which token it is
-                wq, wk, wv = (np.eye(3, dtype=dtype)[:, [column]] for column in range(3))
-                for name, path in WHOLE.items():
-                    with self.subTest(path=name, slot=slot, dtype=dtype.__name__):
-                        spike = path(x, wq, wk, wv)[:, slot:, 0]
-                        # T others weigh e⁻²⁰ each and differ by at most T from the spike's value.
-                        desired = np.broadcast_to(x[:, slot, 2:], spike.shape)
-                        allowed = T * T * math.exp(-20) + 40 * np.finfo(dtype).eps * 2 * T
-                        np.testing.assert_allclose(spike, desired, rtol=0, atol=allowed)
+        for dtype, slot in itertools.product((np.float64, np.float32), (0, 1, 20, T - 1)):
+            x = np.zeros((2, T, 3), dtype)
+            x[..., 0] = 1  # the query of every token
+            x[:, slot, 1] = 20  # the key of one
+            x[..., 2] = np.arange(2 * T).reshape(2, T)  # the value says which token it is
+            wq, wk, wv = (np.eye(3, dtype=dtype)[:, [column]] for column in range(3))
+            # T others weigh e⁻²⁰ each and differ by at most T from the spike's value.
+            allowed = T * T * math.exp(-20) + 40 * np.finfo(dtype).eps * 2 * T
+            for name, path in WHOLE.items():
+                with self.subTest(path=name, slot=slot, dtype=dtype.__name__):
+                    spike = path(x, wq, wk, wv)[:, slot:, 0]
+                    desired = np.broadcast_to(x[:, slot, 2:], spike.shape)
+                    np.testing.assert_allclose(spike, desired, rtol=0, atol=allowed)
 
     def test_large_scores_do_not_overflow(self) -> None:
         """Scores where exp alone overflows (above 88.7 in float32, 709 in float64) stay finite and right.
@@ -226,15 +211,13 @@ class KnownAnswerTest(unittest.TestCase):
         for dtype, size in ((np.float32, 16.0), (np.float64, 40.0)):
             x, *weights = inputs(2, 6, dtype=dtype)
             x = x * np.array([size, 1], dtype)[:, None, None]
-            expected = scalar_oracle.decode_batch(x, *weights)
-            self.assertGreater(expected[0].largest_score, math.log(np.finfo(dtype).max))
-            self.assertLess(expected[1].largest_score, 5)
-            allowed = scalar_oracle.tolerance(expected, dtype)
+            large, small = scalar_oracle.decode_batch(x, *weights)
+            self.assertGreater(large.largest_score, math.log(np.finfo(dtype).max))
+            self.assertLess(small.largest_score, 5)
+            desired, allowed = expected((x, *weights))
             for name, path in WHOLE.items():
                 with self.subTest(path=name, dtype=dtype.__name__), np.errstate(all="raise", under="ignore"):
-                    output = path(x, *weights)
-                    desired = [one.output for one in expected]
-                    np.testing.assert_allclose(output, desired, rtol=0, atol=allowed)
+                    np.testing.assert_allclose(path(x, *weights), desired["output"], rtol=0, atol=allowed)
 
     def test_scores_far_below_zero_do_not_underflow(self) -> None:
         """Where every score of a row is -800, its softmax is still uniform, not 0/0."""
