@@ -12,7 +12,7 @@ import tempfile
 import threading
 import unittest
 import unittest.mock
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -32,18 +32,11 @@ from inference_lab.records import receipts, store
 from inference_lab.records.record import Measurement
 from tests.checkout import ROOT
 from tests.stream_load.support import reference_server
+from tests.workflow.harness import laid_over
 
 SVG = "{http://www.w3.org/2000/svg}"
 SOURCE = {"experiment": "x", "files": {"raw.csv": "a" * 64, "summary.csv": "b" * 64}, "command": "rebuild it"}
-JUDGED = ("Supported", "Refuted", "Inconclusive", "Not reached")
-
-
-def laid_over(under: Any, over: Any) -> Any:
-    """A section with what `tests/ci.yaml` lays over it; an axis is replaced, not added to."""
-    if not (isinstance(under, Mapping) and isinstance(over, Mapping)):
-        return copy.deepcopy(over)
-    merged = {key: laid_over(under[key], over[key]) if key in over else under[key] for key in under}
-    return {**merged, **{key: over[key] for key in over if key not in under}}
+JUDGED = {"Supported", "Refuted", "Inconclusive", "Not reached"}
 
 
 def sections() -> dict[str, Any]:
@@ -94,7 +87,7 @@ class TestPipeline(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        """Have what all tests of the class share, gone at their end."""
+        """Measure every experiment once."""
         cls.sections = sections()
         folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         cls.enterClassContext(contextlib.chdir(folder))
@@ -103,11 +96,16 @@ class TestPipeline(unittest.TestCase):
         for name, section in cls.sections.items():
             put(name, section, sweep.measure(read_measure(section["measure"], name), said))
 
+    def views(self) -> Iterator[tuple[str, Any, View]]:
+        """Each experiment with its section and what its figures are drawn from."""
+        for name, section in self.sections.items():
+            yield name, section, view(name, section)
+
     def test_every_request_succeeds_and_every_load_was_watched(self) -> None:
-        """As many requests as asked for, all of them ok; a page before and after each load, steps in each."""
-        for name in self.sections:
+        """Requests are all ok; a page before and after each load, steps in each."""
+        for name, _, seen in self.views():
             with self.subTest(name):
-                record = store.load_record(Path("results", name, "manifest.json"))
+                record = seen.record
                 self.assertEqual({request.status for request in record.requests}, {"ok"})
                 loads = [session["name"] for session in record.manifest["sessions"]]
                 for phase in ("before", "after"):
@@ -116,57 +114,50 @@ class TestPipeline(unittest.TestCase):
 
     def test_both_sides_count_the_same(self) -> None:
         """Tokens that the server's counter grew by are those that the client asked for."""
-        for name, section in self.sections.items():
-            rows = view(name, section).summary
-            axis = next(iter(section["measure"]["vary"]))
-            found = {(row["metric"], row[axis]): float(row["median"] or 0) for row in rows}
-            for (metric, value), tokens in found.items():
-                if metric == "server_generation_tokens":
-                    with self.subTest(f"{name} {value}"):
-                        asked = section["measure"]["fixed"]
-                        self.assertEqual(tokens, asked["requests"] * asked["output_tokens"])
+        for name, section, seen in self.views():
+            with self.subTest(name):
+                asked = section["measure"]["fixed"]
+                counts = [r["median"] for r in seen.summary if r["metric"] == "server_generation_tokens"]
+                for tokens in counts:
+                    self.assertEqual(float(tokens or 0), asked["requests"] * asked["output_tokens"])
 
     def test_the_scheduler_is_seen(self) -> None:
         """In flight is the number of clients, in a step what max_num_seqs allows, in a chunk the budget."""
-        rows = {
-            name: {(row["metric"], row[next(iter(self.sections[name]["measure"]["vary"]))]): row["value"]
-                   for row in view(name, self.sections[name]).summary}
-            for name in ("vllm_concurrency", "vllm_max_seqs", "vllm_token_budget")
-        }  # fmt: skip
-        clients = rows["vllm_concurrency"]  # "" where loads of a value differ: a busy machine
-        for value in ("4", "8", "16", "32"):
+        names = ("vllm_concurrency", "vllm_max_seqs", "vllm_token_budget")
+        axes = {name: next(iter(self.sections[name]["measure"]["vary"])) for name in names}
+        clients, most, budget = (
+            {
+                (row["metric"], row[axes[name]]): row["value"]
+                for row in view(name, self.sections[name]).summary
+            }
+            for name in names
+        )
+        for value in ("4", "8", "16", "32"):  # "" where loads of a value differ: a busy machine
             self.assertIn(clients["peak_in_flight", value], (value, ""))
             self.assertIn(clients["peak_step_batch", value], map(str, range(1, 1 + min(int(value), 8))))
-        self.assertEqual([rows["vllm_max_seqs"]["peak_step_batch", n] for n in "124"], ["1", "2", "4"])
-        budget = rows["vllm_token_budget"]
+        self.assertEqual([most["peak_step_batch", n] for n in "124"], ["1", "2", "4"])
         self.assertEqual([budget["step_prefill_tokens_peak", n] for n in ("32", "128")], ["32", "128"])
 
-    def test_every_prediction_can_be_judged(self) -> None:
-        """Each claim of each prediction points at rows there may be, and gets a verdict."""
-        for name, section in self.sections.items():
-            prediction = load_prediction(ROOT / f"predictions/{name}.yaml")
-            for verdict in evaluate(prediction, view(name, section), prediction_changed=False):
-                with self.subTest(f"{name} {verdict['id']}"):
-                    self.assertIn(verdict["verdict"], JUDGED)
-
-    def test_figures_and_report_are_made(self) -> None:
-        """Every declared figure is an SVG with a point in it, and is shown in the report, verdicts too."""
+    def test_judged_drawn_and_reported(self) -> None:
+        """Claims get verdicts; each declared figure is an SVG with a point in it, and in the report."""
         about: list[dict[str, Any]] = []
-        for name, section in self.sections.items():
-            seen = view(name, section)
-            for module in section["judge"]["figures"].values():
-                drawn = run_stage.stage_module(module).draw(seen)
-                self.assertTrue(list(ElementTree.fromstring(drawn).iter(f"{SVG}path")))
-                self.assertEqual(run_stage.stage_module(module).draw(seen), drawn)
-            judged = evaluate(
-                load_prediction(Path(f"predictions/{name}.yaml")), seen, prediction_changed=False
-            )
-            Path("results", name, "verdicts.csv").write_text(verdicts_csv(judged))
-            about.append({"experiment": name, "figures": list(section["judge"]["figures"])})
-        text = report("vllm", {"experiments": about, "unmeasured": ["vllm_later"]})
+        for name, section, seen in self.views():
+            with self.subTest(name):
+                for module in section["judge"]["figures"].values():
+                    drawn = run_stage.stage_module(module).draw(seen)
+                    self.assertTrue(list(ElementTree.fromstring(drawn).iter(f"{SVG}path")))
+                    self.assertEqual(run_stage.stage_module(module).draw(seen), drawn)
+                prediction = load_prediction(Path(f"predictions/{name}.yaml"))
+                judged = evaluate(prediction, seen, prediction_changed=False)
+                self.assertTrue(judged)
+                self.assertLessEqual({verdict["verdict"] for verdict in judged}, JUDGED)
+                Path("results", name, "verdicts.csv").write_text(verdicts_csv(judged))
+                about.append({"experiment": name, "figures": list(section["judge"]["figures"])})
+        asked = {"experiments": about, "unmeasured": ["vllm_later"]}
+        text = report("vllm", asked)
         for words in ("vllm_concurrency/one-load.svg", "vllm_later was not measured", "kind reference"):
             self.assertIn(words, text)
-        self.assertEqual(text, report("vllm", {"experiments": about, "unmeasured": ["vllm_later"]}))
+        self.assertEqual(text, report("vllm", asked))
 
 
 class TestServers(unittest.TestCase):
