@@ -1,6 +1,7 @@
 """What a reader sees in a timing figure: every sample, honest bounds, flags, and the right heights."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest import TestCase
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from inference_lab.analysis.summary_table import SummaryRow
@@ -75,6 +77,18 @@ class SampleTests(TestCase):
                             axis = next(iter(view.record.manifest["conditions"]["vary"]))
                             timed = timed.sort_values(axis, kind="stable")
                             self.assertEqual([y for _, y in points], list(timed["elapsed_ns"] / 1e6))
+
+    def test_every_sample_is_read_back_from_the_svg(self) -> None:
+        """Each series of light points is one path, through the places of its samples to 0.01 pt."""
+        view = small_view()
+        figure = latency.draw.figure(view)
+        panel, height = figure.axes[0], 72 * figure.get_figheight()
+        rows = re.findall(r' d="M([^"]*)" style="fill:none;marker:', latency.draw(view))
+        found = [np.array([place.split() for place in row.split("L")], float) for row in rows]
+        for mark in (DYNAMIC, PREALLOCATED):
+            expected = panel.transData.transform(samples(panel, mark)) * (1, -1) + (0, height)
+            near = [row for row in found if len(row) == len(expected) and abs(row - expected).max() < 0.0051]
+            self.assertEqual((len(expected), len(near)), (36, 1))
 
     def test_light_points_and_estimate_are_one_formula(self) -> None:
         """Also where a call makes some steps behind T tokens: P50 is the middle of the samples."""

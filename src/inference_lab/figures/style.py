@@ -7,7 +7,6 @@ Lengths are points; WIDTH is 800 px. Colours: Okabe and Ito's for colour-blind r
 import io
 import math
 import os
-import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from inference_lab.analysis.statistics import Estimate
 from inference_lab.analysis.summary_table import View
+from inference_lab.figures.compact import compact
 from inference_lab.records.svg import source_text
 
 WIDTH, MARGIN, LEFT, RIGHT, GAP = 600, 10, 64, 10, 16
@@ -117,24 +117,7 @@ class drawing:  # noqa: N801 (a decorator)
         text = io.StringIO()
         metadata = {"Title": view.record.experiment, "Source": source_text(view.source), "Date": None}
         self._make(view).savefig(text, format="svg", metadata=metadata)
-        return _MARKERS.sub(_once, text.getvalue())
-
-
-_MARKERS = re.compile(r'<g( clip-path="[^"]*")?>\n((?: *<use [^>]*/>\n)+)')
-_PLACE = re.compile(r'(<use [^>]*?)x="([-0-9.]+)" y="([-0-9.]+)"( style="[^"]*")/>')
-
-
-def _once(group: re.Match[str]) -> str:
-    """Return a group of markers with their style written once and places in hundredths of a point.
-
-    Every sample is drawn, so that this halves a figure; matplotlib repeats the style for each marker.
-    """
-    clip, markers = group.groups()
-    styles = {place.group(4) for place in _PLACE.finditer(markers)}
-    if len(styles) != 1 or len(_PLACE.findall(markers)) != markers.count("<use"):
-        return group.group()
-    short = _PLACE.sub(lambda use: f'{use[1]}x="{float(use[2]):.2f}" y="{float(use[3]):.2f}"/>', markers)
-    return f"<g{clip or ''}{styles.pop()}>\n{short}"
+        return compact(text.getvalue())
 
 
 def new_figure(
