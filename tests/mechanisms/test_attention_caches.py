@@ -1,5 +1,7 @@
 """Decoding with a cache: who shares memory, what is read, and what a step costs."""
 
+import contextlib
+import itertools
 import unittest
 from typing import Any, ClassVar
 from unittest import mock
@@ -11,70 +13,42 @@ from inference_lab.mechanisms.arrays import Array
 from inference_lab.mechanisms.kv_cache import CACHES, KVCache, PreallocatedCache
 from tests.scalar_oracle import inputs, read_only
 
-
-def new(kind: type[KVCache], T: int = 4) -> KVCache:
-    """An empty cache for two sequences of T tokens, keys 3 and values 5 wide."""
-    return kind((2, T), 3, 5, np.float64)
+PATHS = attention.DECODE_PATHS
 
 
 class CacheTest(unittest.TestCase):
-    """What a decode hands out."""
+    """What a decode hands out, and what it sees of slots."""
 
-    def test_returned_caches_share_nothing_with_the_inputs(self) -> None:
-        """Output and caches share no memory with x or a weight, even with identity weights and T = 1."""
-        for T in (1, 6):
-            x = np.random.default_rng(0).standard_normal((2, T, 3))
-            weights = [np.eye(3) for _ in range(3)]
-            for cache in CACHES:
-                found = attention.cached_attention(x, *weights, cache=cache)
-                for result in found:
-                    for argument in (x, *weights):
-                        with self.subTest(cache=cache, T=T):
-                            self.assertFalse(np.shares_memory(result, argument))
-                kept = [result.copy() for result in found]
-                x[...] = np.nan
-                for result, before in zip(found, kept, strict=True):
+    def test_returned_caches_share_nothing(self) -> None:
+        """Output and caches share no memory with an argument or another decode, identity weights or not."""
+        for T, cache in itertools.product((1, 6), CACHES):
+            arrays = [np.random.default_rng(0).standard_normal((2, T, 3)), *(np.eye(3) for _ in range(3))]
+            found = attention.cached_attention(*arrays, cache=cache)
+            kept = [result.copy() for result in found]
+            others = attention.cached_attention(2 * arrays[0], *arrays[1:], cache=cache)
+            arrays[0][...] = np.nan
+            for result, before in zip(found, kept, strict=True):
+                with self.subTest(cache=cache, T=T):
+                    self.assertFalse(any(np.shares_memory(result, other) for other in (*arrays, *others)))
                     np.testing.assert_array_equal(result, before)
-                x[...] = 1
-
-    def test_two_decodes_share_nothing(self) -> None:
-        """A second decode is as if the first had never been."""
-        x, *weights = inputs(2, 6)
-        for cache in CACHES:
-            first = attention.cached_attention(x, *weights, cache=cache)
-            kept = [result.copy() for result in first]
-            second = attention.cached_attention(2 * x, *weights, cache=cache)
-            for result, before, other in zip(first, kept, second, strict=True):
-                with self.subTest(cache=cache):
-                    self.assertFalse(np.shares_memory(result, other))
-                    np.testing.assert_array_equal(result, before)
-
-
-class PreallocatedCacheTest(unittest.TestCase):
-    """What a decode sees of slots."""
 
     def test_a_stale_slot_is_overwritten(self) -> None:
         """Slots used again for other tokens hold the new rows alone, and a decode with them is right."""
         x, *weights = inputs(2, 4)
-        cache = new(PreallocatedCache)
+        cache = PreallocatedCache((2, 4), 3, 5, np.float64)
         for sequences in (x, 7 - x, -x):
             cache.reset()
             for t in range(4):
-                output, _, keys, values = attention.decode_step(sequences[:, t], *weights, cache)
-                expected, k_cache, v_cache = attention.cached_attention(sequences[:, : t + 1], *weights)
-                np.testing.assert_allclose(keys, k_cache, rtol=0, atol=1e-14)
-                np.testing.assert_allclose(values, v_cache, rtol=0, atol=1e-14)
-                np.testing.assert_allclose(output, expected[:, -1], rtol=0, atol=1e-14)
+                output, _, *slots = attention.decode_step(sequences[:, t], *weights, cache)
+                expected, *caches = attention.cached_attention(sequences[:, : t + 1], *weights)
+                for found, right in zip((output, *slots), (expected[:, -1], *caches), strict=True):
+                    np.testing.assert_allclose(found, right, rtol=0, atol=1e-14)
 
     def test_an_unwritten_slot_is_never_read(self) -> None:
         """With fresh memory full of NaN the decode is unchanged: 0 · NaN would be NaN."""
         arrays = inputs(2, 6)
         expected = attention.preallocated(*arrays)
-
-        def poisoned(shape: Any, dtype: Any = float) -> Array:
-            return np.full(shape, np.nan, dtype)
-
-        with mock.patch.object(np, "empty", poisoned):
+        with mock.patch.object(np, "empty", lambda shape, dtype=float: np.full(shape, np.nan, dtype)):
             for path in attention.DECODE_PATHS.values():
                 np.testing.assert_allclose(path(*arrays), expected, rtol=0, atol=1e-14)
 
@@ -89,10 +63,8 @@ class EveryDecodeStartsEmptyTest(unittest.TestCase):
             lengths: list[int] = []
             append = kind.append
 
-            def spy(
-                cache: KVCache, k: Array, v: Array, append: Any = append, lengths: list[int] = lengths
-            ) -> None:
-                lengths.append(cache.length)
+            def spy(cache: KVCache, k: Array, v: Array, append: Any = append, seen: Any = lengths) -> None:
+                seen.append(cache.length)
                 self.assertEqual((k.shape, v.shape), ((2, 1, 3), (2, 1, 5)))
                 append(cache, k, v)
 
@@ -135,49 +107,30 @@ class WorkTest(unittest.TestCase):
         """no_cache projects and attends for the whole prefix, last_query for one, a cache keeps K and V."""
         B, T, C, D, E = 2, 7, 6, 3, 5
         ns = range(1, T + 1)
+        cached = sum(C * (2 * D + E) + n * (D + E) for n in ns)
         expected = {
             "no_cache": sum(n * C * (2 * D + E) + n * n * (D + E) for n in ns),
             "no_cache_last_query": sum(C * D + n * C * (D + E) + n * (D + E) for n in ns),
-            "dynamic": sum(C * (2 * D + E) + n * (D + E) for n in ns),
-            "preallocated": sum(C * (2 * D + E) + n * (D + E) for n in ns),
+            "dynamic": cached,
+            "preallocated": cached,
         }
-        arrays = inputs(B, T, C, D, E)
-        self.assertEqual(set(expected), set(attention.DECODE_PATHS))
-        for name, path in attention.DECODE_PATHS.items():
-            with self.subTest(name):
-                self.assertEqual(sum(self.products(path, *arrays)), B * expected[name])
+        found = {name: self.products(path, *inputs(B, T, C, D, E)) for name, path in PATHS.items()}
+        self.assertEqual(
+            {name: sum(of) for name, of in found.items()}, {n: B * s for n, s in expected.items()}
+        )
+        for name in ("dynamic", "preallocated"):  # projecting ahead would be a prefill
+            self.assertEqual(max(found[name]), B * C * (2 * D + E))
 
-    def test_a_cached_step_projects_its_own_token_alone(self) -> None:
-        """No product is larger than one token's projection: projecting ahead would be a prefill."""
-        B, T, C, D, E = 2, 7, 6, 3, 5
-        arrays = inputs(B, T, C, D, E)
-        for path in (attention.dynamic, attention.preallocated):
-            self.assertEqual(max(self.products(path, *arrays)), B * C * (2 * D + E))
-
-    def test_a_timed_path_holds_no_check(self) -> None:
-        """The timed half calls no function that checks."""
-        arrays = inputs(2, 4)
-        refuse = AssertionError("checked")
-        with (
-            mock.patch.object(attention, "check_arrays", side_effect=refuse),
-            mock.patch.object(attention, "check_inputs", side_effect=refuse),
-            mock.patch.object(np, "isfinite", side_effect=refuse),
-        ):
-            for path in attention.DECODE_PATHS.values():
-                path(*arrays)
-
-
-class InputsAreLeftAloneTest(unittest.TestCase):
-    """No function writes to what it is given."""
-
-    def test_no_input_changes(self) -> None:
-        """A decode leaves its inputs as they were."""
+    def test_a_timed_path_checks_no_value_and_changes_no_input(self) -> None:
+        """The timed half calls no function that looks at values, and a decode leaves its inputs alone."""
         arrays = inputs(2, 6)
         before = [a.tobytes() for a in arrays]
-        for name, path in {**attention.DECODE_PATHS, "one pass": attention.causal_attention}.items():
-            with self.subTest(name):
+        with contextlib.ExitStack() as stack:
+            for place, name in ((attention, "check_arrays"), (attention, "check_inputs"), (np, "isfinite")):
+                stack.enter_context(mock.patch.object(place, name, side_effect=AssertionError("checked")))
+            for path in PATHS.values():
                 path(*arrays)
-                self.assertEqual([a.tobytes() for a in arrays], before)
-        x, *weights = arrays
-        attention.decode_step(read_only(x[:, 0]), *weights, new(PreallocatedCache))
+        attention.causal_attention(*arrays)
+        step = PreallocatedCache((2, 6), 3, 5, np.float64)
+        attention.decode_step(read_only(arrays[0][:, 0]), *arrays[1:], step)
         self.assertEqual([a.tobytes() for a in arrays], before)

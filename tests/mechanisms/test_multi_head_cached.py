@@ -66,9 +66,9 @@ class EveryStepTest(unittest.TestCase):
             cache = empty_cache(kind, B, T, G, D)
             for t in range(T):
                 tried.cached_step(x[:, t : t + 1], *weights, H, G, cache)
-                with self.subTest(cache=kind, B=B, H=H, G=G, D=D, t=t):
-                    self.assertEqual((cache.length, cache.keys.shape), (t + 1, (B, G, t + 1, D)))
-                    for b, g in np.ndindex(B, G):
+                self.assertEqual((cache.length, cache.keys.shape), (t + 1, (B, G, t + 1, D)))
+                for b, g in np.ndindex(B, G):
+                    with self.subTest(cache=kind, B=B, H=H, G=G, D=D, t=t, b=b, g=g):
                         one = expected[b][g * (H // G)]
                         np.testing.assert_allclose(cache.keys[b, g], one.keys[: t + 1], atol=1e-13)
                         np.testing.assert_allclose(cache.values[b, g], one.values[: t + 1], atol=1e-13)
@@ -84,78 +84,65 @@ class WholeSequenceTest(unittest.TestCase):
         expected, _ = multi_head.multi_head_attention(*arrays, H, G)
         _, k, v = multi_head.project(*arrays, H, G)
         allowed = allowed_error(decode_heads(*arrays, H, G), np.float64)
-        for kind in CACHES:
-            for prompt_length in range(1, T + 1):
-                with self.subTest(cache=kind, prompt_length=prompt_length):
-                    cache = empty_cache(kind, B, T, G, D)
-                    output = tried.cached_multi_head_attention(
-                        *arrays, H, G, cache=cache, prompt_length=prompt_length
-                    )
-                    self.assertEqual(output.shape, (B, H, T, D))
-                    self.assertLessEqual(np.abs(output - expected).max(), allowed)
-                    np.testing.assert_allclose(cache.keys, k, rtol=0, atol=1e-14)
-                    np.testing.assert_allclose(cache.values, v, rtol=0, atol=1e-14)
+        for kind, n in product(CACHES, range(1, T + 1)):
+            cache = empty_cache(kind, B, T, G, D)
+            output = tried.cached_multi_head_attention(*arrays, H, G, cache=cache, prompt_length=n)
+            with self.subTest(cache=kind, prompt_length=n):
+                self.assertEqual(output.shape, (B, H, T, D))
+                self.assertLessEqual(np.abs(output - expected).max(), allowed)
+                np.testing.assert_allclose(cache.keys, k, rtol=0, atol=1e-14)
+                np.testing.assert_allclose(cache.values, v, rtol=0, atol=1e-14)
 
     def test_a_prompt_behind_cached_tokens(self) -> None:
         """A prefill that starts behind cached tokens sees all of those and none of its own future."""
         B, T, H, G, D = 2, 7, 6, 3, 2
         x, *weights = inputs(B, T, H, G, D)
         expected, _ = multi_head.multi_head_attention(x, *weights, H, G)
-        for kind in CACHES:
+
+        def fast(start: int, end: int, cache: Any) -> Array:
+            prompt = 1 if start == 5 else end - start
+            return tried.cached_multi_head_attention(
+                x[:, start:end], *weights, H, G, cache=cache, prompt_length=prompt
+            )
+
+        def textbook(start: int, end: int, cache: Any) -> Array:
+            return tried.cached_step(x[:, start:end], *weights, H, G, cache).output
+
+        for kind, form in product(CACHES, (fast, textbook)):
             cache = empty_cache(kind, B, T, G, D)
-            pieces = [
-                tried.cached_multi_head_attention(
-                    x[:, start:end], *weights, H, G, cache=cache, prompt_length=n
-                )
-                for start, end, n in ((0, 2, 2), (2, 5, 3), (5, 7, 1))
-            ]
-            with self.subTest(cache=kind):
+            pieces = [form(start, end, cache) for start, end in ((0, 2), (2, 5), (5, 7))]
+            with self.subTest(cache=kind, form=form.__name__):
                 np.testing.assert_allclose(np.concatenate(pieces, axis=2), expected, rtol=1e-7, atol=1e-8)
-            cache.reset()
-            textbook = [
-                tried.cached_step(x[:, start:end], *weights, H, G, cache).output
-                for start, end in ((0, 2), (2, 5), (5, 7))
-            ]
-            with self.subTest(cache=kind, form="textbook"):
-                np.testing.assert_allclose(np.concatenate(textbook, axis=2), expected, rtol=1e-7, atol=1e-8)
+
+    def decoded(self, kind: str, *arrays: Array) -> tuple[Array, Array, Array]:
+        """Output, keys and values of a decode with 6 heads over 2."""
+        cache = empty_cache(kind, arrays[0].shape[0], 5, 2, 3)
+        return tried.cached_multi_head_attention(*arrays, 6, 2, cache=cache), cache.keys, cache.values
 
     def test_sequences_do_not_share_a_cache(self) -> None:
         """One sequence changed: its outputs and cached rows change, the others' stay bit for bit."""
-        B, T, H, G, D = 3, 5, 6, 2, 3
-        x, *weights = inputs(B, T, H, G, D)
-        for kind in CACHES:
-            one, two = (empty_cache(kind, B, T, G, D) for _ in range(2))
-            before = tried.cached_multi_head_attention(x, *weights, H, G, cache=one)
-            for b in range(B):
-                other = x.copy()
-                other[b] += 1.0
-                two.reset()
-                after = tried.cached_multi_head_attention(other, *weights, H, G, cache=two)
-                for name, now, then in (
-                    ("output", after, before),
-                    ("k", two.keys, one.keys),
-                    ("v", two.values, one.values),
-                ):
-                    changed = [i for i in range(B) if not np.array_equal(now[i], then[i])]
-                    self.assertEqual(changed, [b], f"{kind}: {name}")
+        x, *weights = inputs(3, 5, 6, 2, 3)
+        for kind, b in product(CACHES, range(3)):
+            other = x.copy()
+            other[b] += 1.0
+            pairs = zip(self.decoded(kind, other, *weights), self.decoded(kind, x, *weights), strict=True)
+            for now, then in pairs:
+                changed = [i for i in range(3) if not np.array_equal(now[i], then[i])]
+                self.assertEqual(changed, [b], kind)
 
     def test_heads_do_not_share_a_cache(self) -> None:
         """Columns of one key/value head changed: only the query heads of its group change, at every step."""
-        B, T, H, G, D = 2, 5, 6, 2, 3
-        x, wq, wk, wv = inputs(B, T, H, G, D)
-        for kind in CACHES:
-            before = tried.cached_multi_head_attention(
-                x, wq, wk, wv, H, G, cache=empty_cache(kind, B, T, G, D)
+        x, wq, wk, wv = inputs(2, 5, 6, 2, 3)
+        for kind, g in product(CACHES, range(2)):
+            other = wv.copy()
+            other[:, g * 3 : (g + 1) * 3] += 1.0
+            (before, *_), (after, *_) = (
+                self.decoded(kind, x, wq, wk, wv),
+                self.decoded(kind, x, wq, wk, other),
             )
-            for g in range(G):
-                other = wv.copy()
-                other[:, g * D : (g + 1) * D] += 1.0
-                after = tried.cached_multi_head_attention(
-                    x, wq, wk, other, H, G, cache=empty_cache(kind, B, T, G, D)
-                )
-                for t in range(T):
-                    changed = [h for h in range(H) if not np.array_equal(after[:, h, t], before[:, h, t])]
-                    self.assertEqual(changed, list(range(g * 3, g * 3 + 3)), f"{kind}: position {t}")
+            for t in range(5):
+                changed = [h for h in range(6) if not np.array_equal(after[:, h, t], before[:, h, t])]
+                self.assertEqual(changed, list(range(g * 3, g * 3 + 3)), f"{kind}: position {t}")
 
     @settings(max_examples=50, deadline=None, derandomize=True)
     @given(st.data())
@@ -205,19 +192,21 @@ class CacheTest(unittest.TestCase):
         B, T, H, G, D = 2, 6, 6, 2, 3
         x, *weights = inputs(B, T, H, G, D)
         for kind in CACHES:
-            with self.subTest(cache=kind):
-                used, new = (empty_cache(kind, B, T, G, D) for _ in range(2))
-                tried.cached_multi_head_attention(1e3 * x, *weights, H, G, cache=used)
-                used.reset()
-                self.assertEqual(
-                    (used.length, used.keys.shape, used.values.shape), (0, (B, G, 0, D), (B, G, 0, D))
+            used, new = (empty_cache(kind, B, T, G, D) for _ in range(2))
+            tried.cached_multi_head_attention(1e3 * x, *weights, H, G, cache=used)
+            used.reset()
+            self.assertEqual((used.length, used.keys.shape, used.values.shape), (0, *[(B, G, 0, D)] * 2))
+            for t in range(T):
+                old, fresh = (
+                    (
+                        tried.cached_step(x[:, t : t + 1], *weights, H, G, cache).output,
+                        cache.keys,
+                        cache.values,
+                    )
+                    for cache in (used, new)
                 )
-                for t in range(T):
-                    old = tried.cached_step(x[:, t : t + 1], *weights, H, G, used)
-                    fresh = tried.cached_step(x[:, t : t + 1], *weights, H, G, new)
-                    np.testing.assert_array_equal(old.output, fresh.output)
-                    np.testing.assert_array_equal(used.keys, new.keys)
-                    np.testing.assert_array_equal(used.values, new.values)
+                for one, other in zip(old, fresh, strict=True):
+                    np.testing.assert_array_equal(one, other, kind)
 
     def test_free_slots_are_never_read(self) -> None:
         """With every new array full of NaN, outputs are finite: 0 · NaN of a free slot would show."""
@@ -228,37 +217,20 @@ class CacheTest(unittest.TestCase):
         output = tried.cached_multi_head_attention(x, *weights, H, G, cache=cache, prompt_length=2)
         self.assertTrue(np.isfinite(output).all())
 
-    def test_the_fast_forms_refuse_another_dtype(self) -> None:
-        """Inputs of one dtype and weights of another are refused, and the cache is as before."""
-        x, *weights = inputs(2, 5, 6, 2, 3)
-        cache = empty_cache("PreallocatedCache", 2, 5, 2, 3)
-        fused = multi_head.fuse(*(each.astype(np.float32) for each in weights), 6, 2)
-        for form in (multi_head.prefill, multi_head.decode):
-            with (
-                self.subTest(form.__name__),
-                self.assertRaisesRegex(InputError, "x is float64, must be float32"),
-            ):
-                form(x, fused, cache)
-        self.assertEqual(cache.length, 0)
-
     def test_the_checked_function_refuses_a_cache_that_does_not_fit(self) -> None:
         """A cache of another batch or dtype, and a prompt of no or too many tokens, are refused untouched."""
         B, T, H, G, D = 2, 5, 6, 2, 3
         arrays = inputs(B, T, H, G, D)
         for kind in CACHES:
-            cases = (
+            for cache, n, message in (
                 (empty_cache(kind, B + 1, T, G, D), 1, r"must be float64 \(3, 2, T, 3\)"),
                 (empty_cache(kind, B, T, G, D, np.float32), 1, "k is float64 .* must be float32"),
                 (empty_cache(kind, B, T, G, D), 0, "prompt_length is 0"),
                 (empty_cache(kind, B, T, G, D), T + 1, "prompt_length is 6, must be at most the 5 tokens"),
-            )
-            for cache, prompt_length, message in cases:
-                with self.subTest(cache=kind, message=message):
-                    with self.assertRaisesRegex(InputError, message):
-                        tried.cached_multi_head_attention(
-                            *arrays, H, G, cache=cache, prompt_length=prompt_length
-                        )
-                    self.assertEqual(cache.length, 0)
+            ):
+                with self.subTest(cache=kind, message=message), self.assertRaisesRegex(InputError, message):
+                    tried.cached_multi_head_attention(*arrays, H, G, cache=cache, prompt_length=n)
+                self.assertEqual(cache.length, 0)
 
 
 if __name__ == "__main__":
