@@ -50,6 +50,7 @@ def main(words: Sequence[str] | None = None) -> int:
     _add_log(verify)
     add("explain", help="where a figure, summary or record comes from").add_argument("file", type=Path)
     add("records", help="what is recorded, and what was superseded")
+    add("demo", help="the five demonstrations of docs/handover.md, in a throwaway clone")
     add("doctor", help="whether this machine is fit to measure, with advice")
     compare = add("compare", help="two records of one experiment beside each other")
     compare.add_argument("one", help="a record's folder, or COMMIT:results/EXPERIMENT")
@@ -111,6 +112,10 @@ def _run(args: argparse.Namespace) -> terminal.Said:
             from inference_lab.commands.explain import explain
 
             return explain(args.file)
+        case "demo":
+            from inference_lab.commands.demo import demo
+
+            return demo()
         case "doctor":
             from inference_lab.commands.doctor import doctor
 

@@ -84,6 +84,26 @@ class RunUnitTestsTest(unittest.TestCase):
         with self.assertRaisesRegex(TestsFailed, "nowhere/: no such folder"):
             run_tests.outcomes("nowhere")
 
+    def test_a_failure_points(self) -> None:
+        """What others build on runs first; a fault is told by its first case and the module to look at."""
+        many = "'It holds.'\n        for n in range(9):\n            with self.subTest(n=n): self.fail()"
+        fails = f"import unittest\nclass E(unittest.TestCase):\n    def test_one(self):\n        {many}\n"
+        for name in ("commands", "mechanisms"):
+            Path("tests", name).mkdir()
+            Path("tests", name, "__init__.py").touch()
+            Path("tests", name, "test_attention_made_up.py").write_text(fails)
+            sys.modules.pop(name, None)  # the real tests' folder, when all of them run
+        Path("src/inference_lab/mechanisms/attention.py").touch()
+        with self.assertRaises(TestsFailed) as refused:
+            self.outcomes(PASSING)
+        self.assertEqual(
+            str(refused.exception).splitlines(),
+            [
+                "1 of 1 unit tests failed, first mechanisms.test_attention_made_up.E.test_one: It holds.",
+                "look at src/inference_lab/mechanisms/attention.py",
+            ],
+        )
+
     def test_they_run_in_a_process_of_their_own(self) -> None:
         """No variable of the shell steers it: not another path, not other bytecode, not a reader's file."""
         self.assertEqual(self.run_in_a_process(SEES), {"test_made_up.Example.test_one": "passed"})

@@ -118,7 +118,8 @@ class ReadmeTest(FromTheTop):
             with self.subTest(what):
                 found = re.findall(what, one, re.MULTILINE)
                 self.assertGreater(len(found), 5)
-                self.assertEqual(found, re.findall(what, other, re.MULTILINE))
+                in_chinese = re.findall(what, other, re.MULTILINE)
+                self.assertEqual(found, [each.replace(".zh-CN", "") for each in in_chinese])
 
     def test_file_tree(self) -> None:
         """Each path of the tree exists or is made; all top entries and modules are in it, in both pages."""

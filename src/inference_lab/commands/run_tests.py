@@ -112,7 +112,7 @@ def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 def _home(test: unittest.TestCase) -> tuple[list[str], str]:
     """Folders and module of a test, also of one that cannot be imported or set up."""
     found = _MODULE.search(test.id())
-    assert found is not None, test.id()
+    assert found is not None
     return found[1].split(".")[:-1], found[2]
 
 
