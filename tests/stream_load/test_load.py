@@ -21,7 +21,7 @@ from inference_lab.commands.own_load import describe, reopen
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.records.files import write_json
 from inference_lab.records.receipts import seal
-from inference_lab.stream_load.cli import add_arguments, options_from, outcome, reasons, run
+from inference_lab.stream_load.cli import add_arguments, options_from, outcome, reasons
 from inference_lab.stream_load.requests import PARTIAL, RequestFile, RequestRecord, read_requests
 from inference_lab.stream_load.session import INFO, Snapshot, exit_code, load
 from tests.stream_load.support import reference_server
@@ -58,7 +58,8 @@ class TestLoad(unittest.TestCase):
 
     def run_command(self, *more: str) -> int:
         """The exit code of the command in this process."""
-        result = run(arguments(*self.words(*more)))
+        args = arguments(*self.words(*more))
+        result = load(options_from(args), args.output, resume=args.resume)
         told = reasons(read_requests(result.requests_path), result.info["sessions"])
         self.said = "\n".join([outcome(result), *told])
         return result.exit_code

@@ -16,6 +16,7 @@ from inference_lab.records.files import read_text, sha256_file, write_json
 from inference_lab.records.plan import Plan
 from inference_lab.records.record import Measurement, Record
 from inference_lab.stream_load import cli as load_cli
+from inference_lab.stream_load import session
 from inference_lab.stream_load.options import LoadOptions
 from inference_lab.stream_load.requests import NAME, read_requests
 from inference_lab.stream_load.session import INFO, Snapshot
@@ -37,9 +38,9 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         goodput(dict(args.slo))
     options = load_cli.options_from(args)
     conditions = {**options.conditions(), "slo": dict(args.slo)}
-    if args.prompts_file:  # whose name does not identify them
-        read_text(args.prompts_file, "give a JSONL of prompts")
-        conditions["prompts_sha256"] = sha256_file(args.prompts_file)
+    if args.prompts:  # whose name does not identify them
+        read_text(args.prompts, "give a JSONL of prompts")
+        conditions["prompts_sha256"] = sha256_file(args.prompts)
     folder: Path = args.output
     step = stages.step("measure", _name(folder), conditions, own_folder=folder.as_posix())
     begun = run_stage.begin(step, folder / MANIFEST, in_pipeline=False)
@@ -47,7 +48,11 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         reopen(folder, options)
     began_s = monotonic()
     with terminal.live_line() as show:
-        result = load_cli.run(args, lambda now: show(describe(now, args.requests, monotonic() - began_s)))
+
+        def watch(now: Snapshot) -> None:
+            show(describe(now, args.requests, monotonic() - began_s))
+
+        result = session.load(options, folder, resume=args.resume, watch=watch)
     sessions, requests = result.info["sessions"], result.requests_path
     if requests.name != NAME:
         why = load_cli.reasons(read_requests(requests), sessions)

@@ -17,11 +17,11 @@ from inference_lab.stream_load.client.stream import Timeouts
 from inference_lab.stream_load.options import LoadOptions
 from inference_lab.stream_load.requests import JSON, RequestRecord
 from inference_lab.stream_load.schedule import Schedule
-from inference_lab.stream_load.session import LoadResult, Watch, load
+from inference_lab.stream_load.session import LoadResult, load
 from inference_lab.stream_load.workload import ENDPOINTS, Length, Workload
 
 _WIDTH = 200  # of a reason on the terminal; the record has the whole text
-Made = TypeVar("Made", LoadOptions, Schedule, Timeouts, Workload)
+Made = TypeVar("Made", LoadOptions, Timeouts, Workload)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,21 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", default="", help="default: the first the server lists")
     add("--endpoint", default="completions", choices=ENDPOINTS)
     add("--requests", type=int, help="stop after that many")
-    add(
-        "--duration",
-        type=float,
-        dest="duration_s",
-        metavar="S",
-        help="stop starting requests after that time",
-    )
+    add("--duration", type=float, metavar="S", help="stop starting requests after that time")
     add("--concurrency", type=int, metavar="N", help="requests in flight at most; alone: closed loop")
-    add(
-        "--rate",
-        type=float,
-        dest="rate_per_s",
-        metavar="R",
-        help="open loop: requests per second, equally spaced",
-    )
+    add("--rate", type=float, metavar="R", help="open loop: requests per second, equally spaced")
     add("--poisson", action="store_true", help="with --rate: exponential gaps instead of equal ones")
     add("--burst", action="store_true", help="all requests arrive at once and wait at --concurrency")
     add("--input-tokens", type=_length, default=Length(64, 64), metavar="N|LOW:HIGH")
@@ -58,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prefix-groups", type=int, default=0, metavar="G", help="groups that share a prefix")
     add("--prefix-tokens", type=int, default=0, metavar="N")
     form = '{"prompt" or "messages": ..., "output_tokens": 9, "tools": ...}'
-    add("--prompts", type=Path, dest="prompts_file", metavar="JSONL", help=form)
+    add("--prompts", type=Path, metavar="JSONL", help=form)
     add("--ignore-eos", action="store_true", help="ask for exactly --output-tokens (vLLM)")
     into = "into every request; null leaves a key out"
     add("--extra-body", type=_json_object, default={}, metavar="JSON", help=into)
@@ -67,8 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--api-key-header", default=KEY_HEADER, metavar="NAME", help="such as api-key; default: a bearer's")
     add("--header", action="append", default=[], type=_header, metavar="'NAME: VALUE'", help="no secrets")
     add("--unix-socket", type=Path, metavar="FILE", help="connect to it; --base-url names the host")
-    authority = "PEM with the authority of the server's certificate"
-    add("--ca", type=Path, dest="ca_file", metavar="FILE", help=authority)
+    add("--ca", type=Path, metavar="FILE", help="PEM with the authority of the server's certificate")
     add("--insecure", action="store_true", help="accept any certificate; the record says so")
     add("--stamps", default="kernel", choices=("kernel", "user"), help="user: the time of the read")
     add("--retries", type=int, default=0, help="each is recorded as an attempt of its own")
@@ -102,10 +89,10 @@ def _slo(text: str) -> tuple[str, float]:
     raise argparse.ArgumentTypeError("must be like ttft_ms=200")
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _json_object(text: str) -> JSON:
     keys: list[str] = []  # at any depth
 
-    def seen(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def seen(pairs: list[tuple[str, Any]]) -> JSON:
         keys.extend(key for key, _ in pairs)
         return dict(pairs)
 
@@ -123,21 +110,22 @@ def _json_object(text: str) -> dict[str, Any]:
 
 def options_from(args: argparse.Namespace) -> LoadOptions:
     """Return the options of a load. Raises InputError when arguments contradict each other."""
-    if args.rate_per_s is not None and args.burst:
+    if args.rate is not None and args.burst:
         raise InputError("--rate and --burst: requests come at a rate or at once, not both")
-    if args.poisson and args.rate_per_s is None:
+    if args.poisson and args.rate is None:
         raise InputError("--poisson needs --rate")
     process = "poisson" if args.poisson else "constant"
-    if args.rate_per_s is None:
+    if args.rate is None:
         process = "burst" if args.burst else "closed"
     return _made(
         LoadOptions,
         args,
-        schedule=_made(Schedule, args, process=process),
-        workload=_made(Workload, args),
+        schedule=Schedule(process, args.requests, args.duration, args.rate, args.seed),
+        workload=_made(Workload, args, prompts_file=args.prompts),
         timeouts=_made(Timeouts, args),
         kernel_stamps=args.stamps == "kernel",
         headers=dict(args.header),
+        ca_file=args.ca,
     )
 
 
@@ -145,11 +133,6 @@ def _made(kind: type[Made], args: argparse.Namespace, **more: Any) -> Made:
     """Return an object whose fields are the arguments of these names, or `more`."""
     names = (one.name for one in fields(kind))
     return kind(**{name: more[name] if name in more else getattr(args, name) for name in names})
-
-
-def run(args: argparse.Namespace, watch: Watch | None = None) -> LoadResult:
-    """Run the load. Prints nothing: a record is sealed before a print can fail."""
-    return load(options_from(args), args.output, resume=args.resume, watch=watch)
 
 
 def outcome(result: LoadResult) -> str:
@@ -184,7 +167,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     add_arguments(parser)
     try:
-        result = run(parser.parse_args(given))
+        args = parser.parse_args(given)
+        result = load(options_from(args), args.output, resume=args.resume)
         print(outcome(result), flush=True)
         return result.exit_code
     except LabError as error:

@@ -45,27 +45,20 @@ class LoadOptions:
 
     def __post_init__(self) -> None:
         is_https, share, limit = self.endpoint.scheme == "https", self.max_failure_share, self.concurrency
+        is_plain = self.name.isascii() and self.name.isprintable()
+        other_header = self.api_key_header != KEY_HEADER
         for is_wrong, rule in (
             (
-                (self.ca_file or self.insecure) and not is_https,
-                "--ca and --insecure: only https has certificates",
+                not is_https and (self.ca_file or self.insecure),
+                "--ca, --insecure: only https has certificates",
             ),
             (self.ca_file and self.insecure, "--ca and --insecure: a certificate is checked or it is not"),
-            (
-                self.api_key_header != KEY_HEADER and not self.api_key_env,
-                "--api-key-header needs --api-key-env",
-            ),
-            (
-                not (self.name.isascii() and self.name.isprintable()),
-                f"name {self.name!r}: not printable ASCII",
-            ),
+            (other_header and not self.api_key_env, "--api-key-header needs --api-key-env"),
+            (not is_plain, f"name is {self.name!r}, must be printable ASCII: it goes into a header"),
             (self.retries < 0, f"retries is {self.retries}, must be at least 0"),
             (not 0 <= share <= 1, f"max_failure_share is {share}, must be from 0 to 1"),
             (limit is not None and limit < 1, f"concurrency is {limit}, must be at least 1"),
-            (
-                self.schedule.is_closed and limit is None,
-                "a closed loop needs a concurrency: give --concurrency",
-            ),
+            (self.schedule.is_closed and not limit, "a closed loop needs a concurrency; or give a --rate"),
         ):
             if is_wrong:
                 raise InputError(rule)

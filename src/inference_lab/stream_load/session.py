@@ -120,7 +120,6 @@ class _Session:
         if not workload.model:
             workload = replace(workload, model=await client.discover_model())
         self.info["model"] = client.redact(workload.model)  # a server may echo the key
-
         path = "/chat/completions" if workload.is_chat else "/completions"
 
         def prepare(index: int, request_id: str) -> bytes:

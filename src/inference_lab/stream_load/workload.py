@@ -79,14 +79,8 @@ class Workload:
         is_one_stream = extra.get("n") in (None, 1) and extra.get("stream", True) is True
         for is_wrong, rule in (
             (self.prompt == "ids" and self.is_chat, "a chat takes no token ids; use prompt text"),
-            (
-                bool(groups) != bool(shared) or shared < 0,
-                "give both or none: --prefix-groups, --prefix-tokens",
-            ),
-            (
-                groups and shared >= self.input_tokens.low,
-                f"prefix_tokens is {shared}: no prompt may be so short",
-            ),
+            (bool(groups) != bool(shared) or shared < 0, "--prefix-groups, --prefix-tokens: both or none"),
+            (groups and shared >= self.input_tokens.low, f"prefix_tokens is {shared}: as long as a prompt"),
             (self.vocab_size < 4, f"vocab_size is {self.vocab_size}, must be at least 4"),
             (not is_one_stream, "extra_body: n must be 1 and stream true; one answer a request is timed"),
         ):
