@@ -48,7 +48,7 @@ async def ask(client: Client, path: str = "/completions", request_id: str = "r0"
 
 @asynccontextmanager
 async def serving(
-    timeouts: Timeouts | None = None,
+    timeouts: Timeouts = Timeouts(),  # noqa: B008  (it is frozen)
     *,
     kernel: bool = True,
     url: str = "",

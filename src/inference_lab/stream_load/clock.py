@@ -1,9 +1,4 @@
-"""When bytes arrived, by the kernel's stamps, and waking at a given time: both on the monotonic clock.
-
-`SO_TIMESTAMPNS` gives the arrival on the wall clock (CLOCK_REALTIME) to a few µs, however late the
-process comes to read. The wall clock can be stepped (some virtual machines do it ten times a second,
-by 0.5 ms), so both clocks are compared after every round of reads.
-"""
+"""When bytes arrived, by the kernel's stamps, and waking at a given time: both on the monotonic clock."""
 
 import asyncio
 import ctypes
@@ -19,20 +14,19 @@ _SO_TIMESTAMPNS = 35  # Linux; the socket module does not name it
 _TIMESPEC = struct.Struct("@ll")
 _FORGET_NS = 1_000_000_000  # no bytes lie unread for longer than that
 _STEP_NS = 50_000  # slewing moves both clocks alike; only a step changes their distance
-_CLOCK_MONOTONIC = 1
 _TFD_TIMER_ABSTIME = 1
 _ITIMERSPEC = struct.Struct("@4l")
-ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size) if sys.platform != "win32" else 0
-
+ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 Ancillary = tuple[int, int, bytes]
 
 
 class ArrivalClock:
     """Converts kernel stamps to the monotonic clock; None for a stamp that cannot be trusted.
 
-    A step of the wall clock is noticed at the first comparison after it, so it happened between two of
-    them. A stamp is trusted if only one of the two offsets, before and after the step, gives it a possible
-    time.
+    `SO_TIMESTAMPNS` gives the arrival on the wall clock to a few µs, however late the process comes to read.
+    The wall clock can be stepped (some virtual machines do it ten times a second, by 0.5 ms), so both clocks
+    are compared after every round of reads. A step happened between two comparisons. A stamp is trusted if
+    only one of the two offsets, before and after the step, gives it a possible time.
     """
 
     def __init__(
@@ -59,15 +53,11 @@ class ArrivalClock:
 
     def _measure(self) -> int:
         """Monotonic minus wall clock, from the tightest of 9 brackets."""
-        best: tuple[int, int] | None = None
+        brackets: list[tuple[int, int]] = []
         for _ in range(9):
-            before = self._monotonic_ns()
-            wall = self._wall_ns()
-            after = self._monotonic_ns()
-            bracket = (after - before, (before + after) // 2 - wall)
-            best = bracket if best is None else min(best, bracket)
-        assert best is not None
-        return best[1]
+            before, wall, after = self._monotonic_ns(), self._wall_ns(), self._monotonic_ns()
+            brackets.append((after - before, (before + after) // 2 - wall))
+        return min(brackets)[1]
 
     def enable(self, sock: socket.socket) -> None:
         """Ask the kernel to stamp what this socket receives; user stamps remain if it will not."""
@@ -93,15 +83,10 @@ class ArrivalClock:
             return None
         seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
         stamp_ns = seconds * 1_000_000_000 + nanoseconds
-        arrival_ns = min(stamp_ns + self.offset_ns, read_ns)
+        after_ns = min(stamp_ns + self.offset_ns, read_ns)
         if self._step is None:
-            return arrival_ns
-        return self._beside_step(self._step, stamp_ns, arrival_ns, read_ns)
-
-    def _beside_step(
-        self, step: tuple[int, int, int], stamp_ns: int, after_ns: int, read_ns: int
-    ) -> int | None:
-        not_before_ns, not_after_ns, offset_ns = step
+            return after_ns
+        not_before_ns, not_after_ns, offset_ns = self._step
         if read_ns - not_after_ns > _FORGET_NS:
             self._step = None
         before_ns = stamp_ns + offset_ns
@@ -147,9 +132,7 @@ class PreciseTimer:
         self._fd = -1
         if sys.platform == "linux":
             self._libc = ctypes.CDLL(None, use_errno=True)
-            self._fd = self._libc.timerfd_create(
-                _CLOCK_MONOTONIC, os.O_NONBLOCK | getattr(os, "O_CLOEXEC", 0)
-            )
+            self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
             if self._fd >= 0:
                 self._loop.add_reader(self._fd, self._ring)
 

@@ -23,10 +23,9 @@ _READ_BYTES = 1 << 16
 _SLICE_NS = 200_000  # of interpreting, before timers and requests to be sent have their turn
 _LINGER_ZERO = struct.pack("ii", 1, 0)
 
+# Takes bytes, when they arrived, and how long the kernel held them (None: that is the read's time).
 OnData = Callable[[bytes, int, int | None], None]
-"""Takes bytes, when they arrived, and how long the kernel held them (None: that is the read's time)."""
-OnClose = Callable[[str], None]
-"""Takes "closed" (the peer ended its side) or the error that broke the connection."""
+OnClose = Callable[[str], None]  # takes "closed" (the peer ended its side) or what broke the connection
 
 
 class SocketReader:
@@ -50,8 +49,7 @@ class SocketReader:
 
     def discard(self, sock: socket.socket) -> None:
         """Read it no more."""
-        registered = self._selector.get_map()  # None after the end
-        if registered and sock in registered:
+        with contextlib.suppress(KeyError):  # its end was read, or the reader is closed
             self._selector.unregister(sock)
 
     def read(self) -> None:
@@ -193,12 +191,13 @@ class Connection:
 
 
 class TlsConnection(asyncio.Protocol):
-    """A connected TLS stream behind the same two calls; its stamps are those of the read."""
+    """A connected TLS stream behind the same calls; its stamps are those of the read."""
+
+    _transport: asyncio.Transport
 
     def __init__(self, on_data: OnData, on_close: OnClose) -> None:
         self._on_data = on_data
         self._on_close: OnClose | None = on_close
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop once the handshake is done."""
@@ -210,26 +209,23 @@ class TlsConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop once, when the stream ended or broke."""
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            on_close("closed" if exc is None else str(exc))
+        if self._on_close is not None:
+            self._on_close("closed" if exc is None else str(exc))
 
     def send(self, data: bytes, on_sent: Callable[[int], None] | None = None) -> None:
         """Hand the bytes to the transport; `on_sent` takes when that was."""
-        assert self._transport is not None
         self._transport.write(data)
         if on_sent is not None:
             on_sent(monotonic_ns())
 
     def is_quiet(self) -> bool:
         """Whether the peer has not ended the stream, as far as the event loop has heard."""
-        return self._transport is not None and not self._transport.is_closing()
+        return not self._transport.is_closing()
 
     def close(self) -> None:
         """End the stream."""
         self._on_close = None
-        if self._transport is not None:
-            self._transport.close()
+        self._transport.close()
 
 
 def tls_context(ca_file: Path | None = None, *, insecure: bool = False) -> ssl.SSLContext:

@@ -11,22 +11,17 @@ from typing import Any, TypeVar
 
 try:
     from uvloop import new_event_loop
-
 except ImportError:
     new_event_loop = asyncio.new_event_loop
 
 LOOP_NAME = new_event_loop.__module__.partition(".")[0]
-
 _FILES = 4096
 Result = TypeVar("Result")
 
 
 def _widen_file_table() -> None:
-    """Let the kernel's table of this process's files grow now, and the soft limit with it.
-
-    Once a process has threads (a look-up of a host name starts one), growing waits for every core to
-    pass through the scheduler: 5 to 15 ms in which the 64th connection keeps all others waiting.
-    """
+    # Once a process has threads (a look-up of a host name starts one), the kernel's table of its files grows
+    # only when every core has passed the scheduler: 5 to 15 ms in which the 64th connection stops all others.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
     if soft != resource.RLIM_INFINITY and soft < files:

@@ -25,19 +25,15 @@ class Client:
     def __init__(
         self,
         endpoint: Endpoint,
-        *,
         clock: ArrivalClock,
-        timeouts: Timeouts | None = None,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008  (it is frozen)
         api_key: str | None = None,
         spare: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._endpoint = endpoint
-        self._clock = clock
-        self._timeouts = timeouts or Timeouts()
-        self._api_key = api_key
-        self.redact = redacting(api_key)
-        self.pool = ConnectionPool(endpoint, clock, self._timeouts.connect_s, spare, tls)
+        self._endpoint, self._clock, self._timeouts = endpoint, clock, timeouts
+        self._api_key, self.redact = api_key, redacting(api_key)
+        self.pool = ConnectionPool(endpoint, clock, timeouts.connect_s, spare, tls)
         self.resent = 0
         self._live: set[Response] = set()
 

@@ -37,8 +37,7 @@ class Endpoint:
     def parse(
         cls,
         base_url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] = {},
         unix_socket: Path | None = None,
         key_header: str = KEY_HEADER,
     ) -> "Endpoint":
@@ -48,9 +47,8 @@ class Endpoint:
         """
         if "@" in base_url:  # before any message that repeats it
             raise InputError("base URL holds a user or password; records would keep it: use a key")
-        if secret := named_secret(
-            name for name, _ in parse_qsl(base_url.partition("?")[2], keep_blank_values=True)
-        ):
+        query = parse_qsl(base_url.partition("?")[2], keep_blank_values=True)
+        if secret := named_secret(name for name, _ in query):
             raise InputError(f"base URL holds {secret!r} in its query; records would keep it: use a key")
         try:
             url = urlsplit(base_url)
@@ -58,28 +56,15 @@ class Endpoint:
             host = (url.hostname or "").encode("idna").decode()
         except ValueError as error:  # of the port, brackets, or a label that is empty or too long
             raise InputError(f"base URL {base_url!r}: {error}") from None
-        sent = f"{host}{url.path}?{url.query}"
-        if (
-            url.scheme not in ("http", "https")
-            or not host
-            or url.fragment
-            or not re.fullmatch(r"[!-~]+", sent)
-        ):
+        is_sendable = re.fullmatch(r"[!-~]+", f"{host}{url.path}?{url.query}")
+        if url.scheme not in ("http", "https") or not host or url.fragment or not is_sendable:
             raise InputError(f"base URL {base_url!r}: must be like http://127.0.0.1:8000/v1")
-        for name, value in (headers or {}).items():
+        for name, value in headers.items():
             _check_header(name, value)
         if not _TOKEN.fullmatch(key_header) or key_header.lower() in _FRAMING:
             raise InputError(f"key header {key_header!r}: must be a header's name, such as api-key")
-        return cls(
-            url.scheme,
-            host,
-            port,
-            url.path.rstrip("/"),
-            url.query,
-            dict(headers or {}),
-            unix_socket,
-            key_header,
-        )
+        prefix = url.path.rstrip("/")
+        return cls(url.scheme, host, port, prefix, url.query, dict(headers), unix_socket, key_header)
 
     @property
     def is_plain_tcp(self) -> bool:
@@ -120,9 +105,7 @@ def _check_header(name: str, value: str) -> None:
     if not _TOKEN.fullmatch(name) or not re.fullmatch(r"[ -~]*", value):
         raise InputError(f"header {name!r}: must be a name, a colon and printable ASCII, as in 'X-Team: lab'")
     if named_secret([name]):
-        raise InputError(
-            f"header {name!r} holds a secret, which records and process lists would show;"
-            f" export it and give --api-key-env NAME --api-key-header {name}"
-        )
+        way_out = f"export it and give --api-key-env NAME --api-key-header {name}"
+        raise InputError(f"header {name!r} holds a secret, which records would show; {way_out}")
     if name.lower() in _FRAMING:
         raise InputError(f"header {name!r}: is set by the client itself; leave it away")

@@ -84,9 +84,7 @@ class ConnectionPool:
         spare: int,
         tls: ssl.SSLContext | None,
     ) -> None:
-        self._endpoint = endpoint
-        self._connect_s = connect_s
-        self._spare = spare
+        self._endpoint, self._connect_s, self._spare = endpoint, connect_s, spare
         self._tls = (tls or tls_context()) if endpoint.scheme == "https" else None
         self._addresses: list[_Address] = []
         self._ready: deque[Line] = deque()

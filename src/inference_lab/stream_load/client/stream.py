@@ -6,7 +6,7 @@ The kernel's stamps are taken before anything here runs (connection.py), so the 
 import asyncio
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from time import monotonic_ns
 
 import httptools
@@ -37,9 +37,9 @@ class Timeouts:
     total_s: float = 1800.0
 
     def __post_init__(self) -> None:
-        for name in ("connect_s", "first_token_s", "between_tokens_s", "total_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InputError(f"time-out {name} is {getattr(self, name)}, must be positive and finite")
+        for name, seconds in asdict(self).items():
+            if not 0 < seconds < math.inf:
+                raise InputError(f"time-out {name} is {seconds}, must be positive and finite")
 
 
 @dataclass(slots=True)
@@ -177,7 +177,7 @@ class Response:
             self._parser.feed_data(data)
         except httptools.HttpParserError as broken:
             error = f"not HTTP: {broken}"
-        scanner, counter = self._scanner, capture.counter
+        scanner = self._scanner
         payloads, scanner.payloads = scanner.payloads, []
         alike = [self._add(payload) for payload in payloads]
         capture.stamp(len(payloads), at_ns, lag_ns)
@@ -190,7 +190,7 @@ class Response:
             self.finish("broken", at_ns, error)
         elif self._is_over:
             self.finish("complete", at_ns)
-        elif counter.done and self._done_ns is None:
+        elif capture.counter.done and self._done_ns is None:
             self._done_ns = at_ns
 
     def _remember(self, payload: bytes, shown: Shown) -> None:
@@ -216,10 +216,10 @@ class Response:
     def _repeats(self, data: bytes) -> bool:
         """Whether a read is one chunk with a known event; if so, count its tokens."""
         size, _, event = data.partition(b"\r\ndata: ")
-        if (shown := self._known(event)) and size == b"%x" % (len(event) + 4):
-            self.capture.counter.add_alike(len(event) - 4, shown)
-            return True
-        return False
+        if not ((shown := self._known(event)) and size == b"%x" % (len(event) + 4)):
+            return False
+        self.capture.counter.add_alike(len(event) - 4, shown)
+        return True
 
     def _add(self, payload: bytes) -> Shown | None:
         """Count an event that came with others or in parts; one that is not like the rest ends the memory."""
@@ -246,17 +246,15 @@ class Response:
 
     def expire(self, now_ns: int, timeouts: Timeouts) -> None:
         """End the capture if one of its timeouts has expired."""
-        capture = self.capture
+        capture, saw_token = self.capture, self.capture.counter.saw_token
+        # A server that does not even take the request is waited for from the start.
+        waited_s = (now_ns - (capture.sent_ns or self._started_ns)) / 1e9
         if self._done_ns is not None:
             if now_ns - self._done_ns > _DONE_GRACE_NS:
                 self.finish("complete", self._done_ns)
-            return
-        # A server that does not even take the request is waited for from the start.
-        waited_s = (now_ns - (capture.sent_ns or self._started_ns)) / 1e9
-        if waited_s > timeouts.total_s:
+        elif waited_s > timeouts.total_s:
             self.finish("timeout", now_ns, f"not over {timeouts.total_s:g} s after it was sent")
-        elif not capture.counter.saw_token:
-            if waited_s > timeouts.first_token_s:
-                self.finish("timeout", now_ns, f"no first token after {timeouts.first_token_s:g} s")
-        elif now_ns - capture.stamps_ns[-1] > timeouts.between_tokens_s * 1e9:
+        elif not saw_token and waited_s > timeouts.first_token_s:
+            self.finish("timeout", now_ns, f"no first token after {timeouts.first_token_s:g} s")
+        elif saw_token and now_ns - capture.stamps_ns[-1] > timeouts.between_tokens_s * 1e9:
             self.finish("timeout", now_ns, f"no token for {timeouts.between_tokens_s:g} s")
