@@ -1,6 +1,7 @@
 """What a measuring process runs under, and what others did on the machine meanwhile."""
 
 import fnmatch
+import itertools
 import os
 import subprocess
 import sys
@@ -39,16 +40,13 @@ class ThreadsTest(unittest.TestCase):
 
     def test_a_contradicting_variable_is_named(self) -> None:
         """Each thread variable with another number refuses and says which one to set; unset is no matter."""
-        for name in machine.THREAD_VARIABLES:
-            for value in ("2", "", "one", "01"):
-                shell = mock.patch.dict(os.environ, {name: value})
-                with self.subTest(name, value=value), shell, self.assertRaises(MeasurementRefused) as raised:
-                    machine.check_thread_variables(1)
-                self.assertEqual(
-                    str(raised.exception),
-                    f"{name} is {value!r} but this measurement declares blas_threads: 1;"
-                    f" set {name}=1 or unset it",
-                )
+        for name, value in itertools.product(machine.THREAD_VARIABLES, ("2", "", "one", "01")):
+            says = (
+                f"{name} is {value!r} but this measurement declares blas_threads: 1; set {name}=1 or unset it"
+            )
+            shell = mock.patch.dict(os.environ, {name: value})
+            with self.subTest(says), shell, self.assertRaisesRegex(MeasurementRefused, f"^{says}$"):
+                machine.check_thread_variables(1)
         for shell in ({}, dict.fromkeys(machine.THREAD_VARIABLES, "3")):
             with mock.patch.dict(os.environ, shell, clear=True):
                 machine.check_thread_variables(3)
@@ -80,26 +78,22 @@ class ThreadsTest(unittest.TestCase):
     def test_threads_are_those_blas_has(self) -> None:
         """threadpoolctl's number is what counts: another than declared, or no BLAS to ask, refuses."""
         openmp = {"user_api": "openmp", "internal_api": "openmp", "version": None, "num_threads": 1}
+        one = POOL | {"num_threads": 1}
         for pools, words in (
             (
                 [POOL | {"num_threads": 2}],
                 "openblas has 2 threads, declared are 1; set OPENBLAS_NUM_THREADS=1",
             ),
-            (
-                [POOL | {"num_threads": 1}, openmp | {"num_threads": 4}],
-                "openmp has 4 threads, declared are 1",
-            ),
+            ([one, openmp | {"num_threads": 4}], "openmp has 4 threads, declared are 1"),
             ([openmp], "finds no BLAS in this NumPy"),
             ([], "finds no BLAS in this NumPy"),
         ):
             found = mock.patch("threadpoolctl.threadpool_info", return_value=pools)
             with self.subTest(words), found, self.assertRaisesRegex(MeasurementRefused, words):
                 machine.check_blas_threads(1)
-        with mock.patch("threadpoolctl.threadpool_info", return_value=[openmp, POOL | {"num_threads": 1}]):
-            self.assertEqual(
-                machine.check_blas_threads(1),
-                {"name": "openblas", "version": "0.3.31", "core": "Zen", "threads": 1},
-            )
+        with mock.patch("threadpoolctl.threadpool_info", return_value=[openmp, one]):
+            found = machine.check_blas_threads(1)
+        self.assertEqual(found, {"name": "openblas", "version": "0.3.31", "core": "Zen", "threads": 1})
 
 
 class WatchTest(unittest.TestCase):
@@ -143,11 +137,21 @@ class WatchTest(unittest.TestCase):
         return watch.summary()
 
     def test_others_are_all_but_us(self) -> None:
-        """Busy time of all cores minus our own, in cores; the median and the largest second are kept."""
-        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.6, 105)]
-        found = self.watched(looks, own_s=[10, 11, 12, 13])
-        self.assertEqual(found["others_used_cores"], {"median": 0.5, "max": 1.4})
-        self.assertEqual(found["steal_cores"], {"median": 0.0, "max": 0.0})
+        """Busy time of all cores minus our own; what cannot be is no number, what ticks round is bounded.
+
+        Time of our own that vanishes, or more than all cores, is counted as an unknown look.
+        """
+        for busy_s, own_s, others, unknown in (
+            ((100, 101.5, 102.6, 105), [10, 11, 12, 13], {"median": 0.5, "max": 1.4}, 0),
+            ((100, 101.5, 102.5, 104.0, 109.0), [80, 81, 1, 2, 2], {"median": 0.5, "max": 0.5}, 2),
+            ((100, 104.02, 105), [10, 10, 11.01], {"median": 2.0, "max": 4}, 0),
+        ):
+            found = self.watched([{"/proc/stat": stat_line(busy, 0)} for busy in busy_s], own_s)
+            self.assertEqual(found["others_used_cores"], others)
+            self.assertEqual(found["steal_cores"], {"median": 0.0, "max": 0.0})
+            self.assertEqual(
+                (found["unknown_looks"], found["watched_s"]), (unknown, (len(busy_s) - 1) / 1000)
+            )
 
     def test_the_family_of_the_measuring_child_is_us(self) -> None:
         """What the child uses, or a process that it keeps alive, is not others' work, whatever its name."""
@@ -164,20 +168,6 @@ class WatchTest(unittest.TestCase):
             for child, others in ((77, 0.25), (None, 1.25)):
                 found = self.watched(looks, own_s=[10, 10, 10], child=child)
                 self.assertEqual(found["others_used_cores"]["median"], others)
-
-    def test_what_cannot_be_is_not_known(self) -> None:
-        """Time of our own that vanishes, or more than all cores, is no number: such a look is counted."""
-        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 101.5, 102.5, 104.0, 109.0)]
-        found = self.watched(looks, own_s=[80, 81, 1, 2, 2])
-        self.assertEqual(found["others_used_cores"], {"median": 0.5, "max": 0.5})
-        self.assertEqual((found["unknown_looks"], found["watched_s"]), (2, 0.004))
-
-    def test_ticks_are_no_contradiction(self) -> None:
-        """A little more than all cores, or less than nothing, comes of counting in ticks: it is bounded."""
-        looks = [{"/proc/stat": stat_line(busy, 0)} for busy in (100, 104.02, 105)]
-        found = self.watched(looks, own_s=[10, 10, 11.01])
-        self.assertEqual(found["others_used_cores"], {"median": 2.0, "max": 4})
-        self.assertEqual(found["unknown_looks"], 0)
 
     def test_a_child_of_another_thread_is_us(self) -> None:
         """A child counts as ours, whichever thread started it."""
@@ -249,14 +239,14 @@ class QuietTest(unittest.TestCase):
             return machine.wait_until_quiet(0.5, patience_s)
 
     def test_it_ends_with_the_first_quiet_second(self) -> None:
-        """A quiet machine is waited for one second, a busy one until a second of it is quiet."""
-        self.assertEqual(self.waited([10, 10.2, 15], patience_s=30), 1)
-        self.assertEqual(self.waited([10, 11, 12, 13, 13.1, 20], patience_s=30), 4)
-
-    def test_patience_ends(self) -> None:
-        """A machine that stays busy is waited for as long as the config says, not longer."""
-        self.assertEqual(self.waited([float(second) for second in range(99)], patience_s=3.5), 3.5)
-        self.assertEqual(self.waited([1, 2, 3], patience_s=0), 0)
+        """One quiet second is waited for, or as long as the config says, not longer."""
+        for busy, patience_s, waited_s in (
+            ([10, 10.2, 15], 30, 1),
+            ([10, 11, 12, 13, 13.1, 20], 30, 4),
+            ([float(second) for second in range(99)], 3.5, 3.5),
+            ([1, 2, 3], 0, 0),
+        ):
+            self.assertEqual(self.waited(busy, patience_s), waited_s)
 
 
 if __name__ == "__main__":

@@ -123,33 +123,27 @@ class TimeCallsTest(unittest.TestCase):
         self.assertEqual(first_kinds, {("size", B) for B in SIZES} | {("probe", 1)})
 
     def test_one_seed_is_one_order(self) -> None:
-        """The same seed and process give the same order; another of either gives another."""
+        """Seed and process decide the order, and names of paths do not."""
         order = calls_of(timed())
         self.assertEqual(calls_of(timed()), order)
         self.assertNotEqual(calls_of(timed(seed=43)), order)
         self.assertNotEqual(calls_of(timed(process=1)), order)
+        others = ("no_cache", "dynamic", "preallocated")
+        renamed, clock = dict(zip(PATHS, others, strict=True)) | {"probe": "probe"}, Clock()
+        found = timed(clock, made=bench(clock, paths=others))
+        self.assertEqual([row.path for row in found], [renamed[path] for _, path, _ in order])
 
-    def test_the_order_does_not_depend_on_names(self) -> None:
-        """Renaming a path changes no shuffled order."""
-        renamed = dict(zip(PATHS, ("no_cache", "dynamic", "preallocated"), strict=True)) | {"probe": "probe"}
-        clock = Clock()
-        found = timed(clock, made=bench(clock, paths=("no_cache", "dynamic", "preallocated")))
-        self.assertEqual([row.path for row in found], [renamed[row.path] for row in timed()])
-
-    def test_times_are_those_of_the_call(self) -> None:
-        """A row holds what its call took, to the ns, and when it began, in the order of the clock."""
+    def test_a_row_says_what_was_timed(self) -> None:
+        """Time to the ns, starts in order; cell and threads are the call's, the dtype is its result's."""
         rows = [row for row in timed() if row.kind != "probe"]
         for row in rows:
             self.assertEqual(row.elapsed_ns, 100 * row.batch_size + PATHS.index(row.path) + 5)
         starts = [row.started_ns for row in rows]
         self.assertEqual(starts, sorted(starts))
-
-    def test_a_row_says_what_was_timed(self) -> None:
-        """Cell, dtype and threads of a row are those of its call; the dtype is what the call returned."""
         clock = Clock()
         call = Timed("dynamic", clock.call(1, np.zeros(2, np.float32)), 2, 16, 8, 4, 2)
-        row = timed(clock, made=Bench([[call]], list, ""), process=3, rounds=1, warmups=0)
-        (sample,) = (row for row in row if row.kind == "sample")
+        found = timed(clock, made=Bench([[call]], list, ""), process=3, rounds=1, warmups=0)
+        (sample,) = (row for row in found if row.kind == "sample")
         self.assertEqual(sample.cell, ("dynamic", 2, 16, 8, 4, 2, "float32", 1))
         self.assertEqual((sample.process, sample.round), (3, 0))
 
@@ -191,39 +185,25 @@ class TimeCallsTest(unittest.TestCase):
     def test_garbage_waits_for_the_end_of_a_round(self) -> None:
         """No collection starts while a call is timed, one is asked for each round, and gc is given back."""
         seen: list[bool] = []
-        clock = Clock()
+        told: list[int] = []
 
         def watched() -> NDArray[Any]:
             seen.append(gc.isenabled())
             return np.zeros(1)
 
         made = Bench([[Timed("dynamic", watched, 1, 1, 1)]], list, "")
+        fails = Bench([[Timed("dynamic", mock.Mock(side_effect=ZeroDivisionError), 1, 1, 1)]], list, "")
+        self.addCleanup(gc.enable)
         for was in (True, False):
             with self.subTest(was_enabled=was), mock.patch("gc.collect") as collect:
-                self.addCleanup(gc.enable)
                 gc.enable() if was else gc.disable()
-                time_calls(made, section(rounds=4, warmups=1), 0, 1, clock=clock)
+                time_calls(made, section(rounds=4, warmups=1), 0, 1, clock=Clock(), progress=told.append)
+                self.assertEqual((gc.isenabled(), collect.call_count), (was, 4))
+                with self.assertRaises(ZeroDivisionError):
+                    timed(made=fails)
                 self.assertEqual(gc.isenabled(), was)
-                self.assertEqual(collect.call_count, 4)
-        self.assertEqual(set(seen), {False})
-        self.assertEqual(len(seen), 10)
-
-    def test_gc_is_given_back_after_a_failure(self) -> None:
-        """The garbage collector is on again when a timed call fails."""
-
-        def fails() -> NDArray[Any]:
-            raise ZeroDivisionError
-
-        gc.enable()
-        with self.assertRaises(ZeroDivisionError):
-            timed(made=Bench([[Timed("dynamic", fails, 1, 1, 1)]], list, ""))
-        self.assertTrue(gc.isenabled())
-
-    def test_progress_is_told_between_rounds(self) -> None:
-        """Progress is reported between rounds and never inside one."""
-        told: list[int] = []
-        timed(rounds=4, progress=told.append)
-        self.assertEqual(told, [1, 2, 3, 4])
+        self.assertEqual(seen, [False] * 10)
+        self.assertEqual(told, [1, 2, 3, 4] * 2)
 
     def test_a_replica_is_the_baselines_call_again(self) -> None:
         """Where the section asks for one; its path is the baseline's, its kind is not."""
