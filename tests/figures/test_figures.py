@@ -20,21 +20,13 @@ from inference_lab.figures import latency, ratios, throughput
 from inference_lab.figures.style import MARKS, matplotlib
 from inference_lab.records.svg import read_metadata
 from tests.checkout import ROOT
-from tests.figures.views import (
-    arrows,
-    changed,
-    estimates,
-    lines,
-    samples,
-    small_view,
-    view_of,
-    words,
-)
+from tests.figures.views import arrows, changed, estimates, lines, samples, small_view, view_of, words
 from tests.synthetic import timing_record
 
 FIGURES = {"latency": latency.draw, "throughput": throughput.draw, "ratios": ratios.draw}
 FOUR = ("no_cache", "no_cache_last_query", "dynamic", "preallocated")
 DYNAMIC, PREALLOCATED = MARKS[:2]
+B1, B12 = {"batch_size": (1,)}, {"batch_size": (1, 2)}
 
 
 @lru_cache
@@ -48,21 +40,19 @@ class SampleTests(TestCase):
 
     def test_every_sample_is_drawn_inside_its_panel(self) -> None:
         """However many samples, paths and whichever axis: all heights in the order measured, none cut off."""
-        scans: dict[str, tuple[dict[str, Any], str]] = {
-            "5 samples": ({"rounds": 5, "replica": False, "vary": {"batch_size": (1, 8)}}, "throughput"),
-            "an outlier": (
-                {"rounds": 80, "machine": lambda c: 3 if c.number == 300 else 1 + c.round / 1e3},
-                "latency",
-            ),
-            "four paths": ({"paths": FOUR, "vary": {"sequence_length": (32, 512)}}, "latency ratios"),
-            "one path": ({"paths": ("gqa",), "vary": {"num_kv_heads": (1, 4)}}, "ratios"),
-            "one value": ({"vary": {"d_model": (64,)}}, "latency"),
-        }
-        for name, (changes, figures) in scans.items():
+        few: dict[str, Any] = {"rounds": 5, "replica": False, "vary": {"batch_size": (1, 8)}}
+        outlier: dict[str, Any] = {"machine": lambda c: 3 if c.number == 30 else 1 + c.round / 1e3}
+        for changes, figures in (
+            (few, "throughput"),
+            (outlier, "latency"),
+            ({"paths": FOUR, "vary": {"sequence_length": (32, 512)}}, "latency ratios"),
+            ({"paths": ("gqa",), "vary": {"num_kv_heads": (1, 4)}}, "ratios"),
+            ({"vary": {"d_model": (64,)}}, "latency"),
+        ):
             view = small_view(**changes)
             paths = view.record.manifest["conditions"]["paths"]
             for figure in figures.split():
-                with self.subTest(scan=name, figure=figure):
+                with self.subTest(changes=changes, figure=figure):
                     panels = FIGURES[figure].figure(view).axes
                     panel = panels[1] if figure == "ratios" and len(paths) > 1 else panels[0]
                     (left, right), (bottom, top) = panel.get_xlim(), panel.get_ylim()
@@ -78,18 +68,6 @@ class SampleTests(TestCase):
                             timed = timed.sort_values(axis, kind="stable")
                             self.assertEqual([y for _, y in points], list(timed["elapsed_ns"] / 1e6))
 
-    def test_every_sample_is_read_back_from_the_svg(self) -> None:
-        """Each series of light points is one path, through the places of its samples to 0.01 pt."""
-        view = small_view()
-        figure = latency.draw.figure(view)
-        panel, height = figure.axes[0], 72 * figure.get_figheight()
-        rows = re.findall(r' d="M([^"]*)" style="fill:none;marker:', latency.draw(view))
-        found = [np.array([place.split() for place in row.split("L")], float) for row in rows]
-        for mark in (DYNAMIC, PREALLOCATED):
-            expected = panel.transData.transform(samples(panel, mark)) * (1, -1) + (0, height)
-            near = [row for row in found if len(row) == len(expected) and abs(row - expected).max() < 0.0051]
-            self.assertEqual((len(expected), len(near)), (36, 1))
-
     def test_light_points_and_estimate_are_one_formula(self) -> None:
         """Also where a call makes some steps behind T tokens: P50 is the middle of the samples."""
         view = view_of(timing_record(processes=1, rounds=9, fixed={"decode_steps": 16}))
@@ -101,14 +79,11 @@ class SampleTests(TestCase):
 
     def test_a_round_is_compared_with_the_baseline_of_the_same_round(self) -> None:
         """A ratio never mixes two rounds."""
-        view = small_view(processes=2, rounds=5, vary={"batch_size": (1,)})
+        view = small_view(processes=2, rounds=5, vary=B1)
         rows = view.record.samples.sort_values(["process", "round"])
-        times = {
-            path: rows[rows["path"] == path]["elapsed_ns"].to_numpy() for path in ("dynamic", "preallocated")
-        }
-        pairs = list(times["preallocated"] / times["dynamic"])
+        base, other = (rows.query("path == @path")["elapsed_ns"].to_numpy() for path in FOUR[2:])
         drawn = samples(ratios.draw.figure(view).axes[1], PREALLOCATED)
-        self.assertEqual([y for _, y in drawn], pairs)
+        self.assertEqual([y for _, y in drawn], list(other / base))
 
     def test_the_scale_is_logarithmic_over_more_than_a_decade(self) -> None:
         """Values that span a decade are drawn on a log scale, others from zero."""
@@ -123,23 +98,17 @@ class BoundTests(TestCase):
     """A bound that n cannot support is an open arrow, never a bar."""
 
     def test_open_arrows(self) -> None:
-        """9 samples leave P95 open above; 30 still do; 120 bound everything."""
+        """30 samples leave P95 open above; 120 bound everything; without any bound both sides are open."""
         for rounds, hollow in ((30, [True]), (120, None)):
-            panel = latency.draw.figure(small_view(rounds=rounds, vary={"batch_size": (1, 8)})).axes[0]
+            panel = latency.draw.figure(small_view(rounds=rounds, vary=B1)).axes[0]
             for mark in (DYNAMIC, PREALLOCATED):
                 for place, is_p50 in estimates(panel, mark).items():
                     self.assertEqual(arrows(panel).get(place), None if is_p50 else hollow)
-
-    def test_no_bound_at_all_leaves_both_sides_open(self) -> None:
-        """A value without bounds gets two open arrows, not a closed bar."""
         view = small_view()
-        bare = [
-            SummaryRow({k: "" if "_lo" in k or "_hi" in k else v for k, v in row.items()})
-            for row in view.summary
-        ]
+        bare = [{k: "" if "_lo" in k or "_hi" in k else v for k, v in row.items()} for row in view.summary]
         for name, draw in FIGURES.items():
             with self.subTest(figure=name):
-                panel = draw.figure(replace(view, summary=bare)).axes[0]
+                panel = draw.figure(replace(view, summary=list(map(SummaryRow, bare)))).axes[0]
                 self.assertEqual(set(map(tuple, arrows(panel).values())), {(False, True)})
                 self.assertLessEqual(set(estimates(panel, PREALLOCATED)), set(arrows(panel)))
 
@@ -149,18 +118,21 @@ class MarkTests(TestCase):
 
     def test_a_flagged_cell_carries_a_mark_and_its_reasons(self) -> None:
         """A flag above the cell in every panel, its codes in words below; none without flags."""
-        view = changed(small_view(), {("preallocated", "8"): {"flags": "aa drift", "advice": "why"}})
+        view = changed(small_view(vary=B12), {("preallocated", "2"): {"flags": "aa drift", "advice": "why"}})
         for name, draw in FIGURES.items():
             with self.subTest(figure=name):
                 figure = draw.figure(view)
-                self.assertIn("preallocated 8: aa, drift", words(figure))
+                self.assertIn("preallocated 2: aa, drift", words(figure))
                 self.assertEqual(words(figure).count("⚑"), len(figure.axes) + 1)
                 self.assertNotIn("flagged", words(plain(name)))
 
     def test_a_flag_of_the_baseline_marks_the_ratios_over_it(self) -> None:
-        """A ratio is in doubt when its denominator is."""
-        view = changed(small_view(), {("dynamic", "4"): {"flags": "warmup-residual", "advice": "why"}})
-        self.assertIn("preallocated 4: warmup-residual", words(ratios.draw.figure(view)))
+        """A ratio is in doubt when its denominator is; only a difference that is claimed is filled."""
+        rows = {("preallocated", b): {"ratio_claimed": yes} for b, yes in (("1", "yes"), ("2", "no"))}
+        view = changed(small_view(vary=B12), {("dynamic", "2"): {"flags": "warmup-residual"}, **rows})
+        figure = ratios.draw.figure(view)
+        self.assertIn("preallocated 2: warmup-residual", words(figure))
+        self.assertEqual(list(estimates(figure.axes[0], PREALLOCATED).values()), [True, False])
 
     def test_a_path_keeps_its_look_in_every_figure(self) -> None:
         """The ratio figure leaves the baseline out and does not pass its colour on."""
@@ -168,12 +140,6 @@ class MarkTests(TestCase):
             panel = plain(name).axes[-1]
             self.assertTrue(samples(panel, PREALLOCATED) or estimates(panel, PREALLOCATED), name)
         self.assertEqual(samples(plain("ratios").axes[1], DYNAMIC), [])
-
-    def test_more_paths_than_looks_are_refused(self) -> None:
-        """A figure has marks for six paths and shares none between two."""
-        view = small_view(paths=[f"path{i}" for i in range(7)], vary={"batch_size": (1,)}, rounds=2)
-        with self.assertRaisesRegex(RecordError, "7 paths, a figure has marks for 6; split the experiment"):
-            latency.draw(view)
 
     def test_units_n_conditions_and_machine_are_in_the_figure(self) -> None:
         """A figure alone says what, under what, how often, where and when; also when it does not know."""
@@ -186,23 +152,14 @@ class MarkTests(TestCase):
             expected += ["Example CPU @ 2.00GHz", "NumPy 2.4.6", "BLAS threads 1"]
             for text in [*expected, "recorded 2026-11-02T10:00", "raw.csv aaaaaaaaaaaa"]:
                 self.assertIn(text, words(plain(name)))
-        view = small_view(rounds=2)
-        unknown = replace(view.record, manifest={"conditions": view.record.manifest["conditions"]})
-        self.assertIn("Machine unknown", words(latency.draw.figure(replace(view, record=unknown))))
 
     def test_costs_per_sequence_are_shown_over_batch_sizes_only(self) -> None:
-        """The second panel belongs to B; over any other axis it would repeat the first."""
-        other = latency.draw.figure(small_view(vary={"sequence_length": (32, 64)}))
+        """The second panel belongs to B; a bare raw file's figure says that it knows no machine."""
+        view = small_view(vary={"sequence_length": (32, 64)})
+        unknown = replace(view.record, manifest={"conditions": view.record.manifest["conditions"]})
+        other = latency.draw.figure(replace(view, record=unknown))
         self.assertEqual((len(plain("latency").axes), len(other.axes)), (2, 1))
-
-    def test_only_a_claimed_ratio_is_filled(self) -> None:
-        """A difference that is not claimed has a hollow mark."""
-        view = changed(
-            small_view(vary={"batch_size": (1, 2)}),
-            {("preallocated", b): {"ratio_claimed": yes} for b, yes in (("1", "yes"), ("2", "no"))},
-        )
-        filled = estimates(ratios.draw.figure(view).axes[0], PREALLOCATED).values()
-        self.assertEqual(list(filled), [True, False])
+        self.assertIn("Machine unknown", words(other))
 
 
 class ReferenceTests(TestCase):
@@ -241,7 +198,7 @@ class ReferenceTests(TestCase):
 
     def test_without_aa_the_figure_says_so(self) -> None:
         """No replica, no band; the smallest claimed effect is then 2%."""
-        figure = ratios.draw.figure(small_view(replica=False))
+        figure = ratios.draw.figure(small_view(replica=False, vary=B1))
         self.assertEqual(len(figure.axes[0].patches), 0)
         self.assertIn("A/A was not measured", words(figure))
         self.assertIn("2.0% either way", words(figure))
@@ -251,8 +208,8 @@ class RefusalTests(TestCase):
     """A figure of a malformed summary is not drawn."""
 
     def test_malformed_rows_are_record_errors(self) -> None:
-        """One line with the place and the column, whatever is wrong."""
-        view = small_view(vary={"batch_size": (1, 2)})
+        """One line with the place and the column, whatever is wrong; six paths at most."""
+        view = small_view(vary=B12)
         for draw, column, value in (
             (latency.draw, "p50_ms", "fast"),
             (latency.draw, "p95_ms", ""),
@@ -260,26 +217,37 @@ class RefusalTests(TestCase):
             (throughput.draw, "positions_per_s", "inf"),
             (ratios.draw, "ratio", ""),
         ):
-            with self.subTest(column=column, value=value), self.assertRaises(RecordError) as caught:
-                draw(changed(view, {("preallocated", "2"): {column: value}}))
-            self.assertRegex(str(caught.exception), rf"^.*summary.csv.*: {column} .*$")
+            wrong = changed(view, {("preallocated", "2"): {column: value}})
+            with self.assertRaisesRegex(RecordError, rf"^.*summary.csv.*: {column} .*$"):
+                draw(wrong)
         with self.assertRaisesRegex(RecordError, "no row for preallocated at batch_size 2"):
             latency.draw(replace(view, summary=view.summary[:3]))
+        view = small_view(paths=[f"path{i}" for i in range(7)], vary=B1, rounds=2)
+        with self.assertRaisesRegex(RecordError, "7 paths, a figure has marks for 6; split the experiment"):
+            latency.draw(view)
 
 
 class OriginTests(TestCase):
     """A figure names what it was made from and leaves the caller's matplotlib alone."""
 
-    def test_the_origin_is_read_back_whole(self) -> None:
-        """Also when experiment or command hold characters that XML or JSON must escape."""
+    def test_samples_and_origin_are_read_back_from_the_svg(self) -> None:
+        """A path goes through the samples of each series to 0.01 pt; the origin survives XML and JSON."""
         source = {
             "experiment": "m1", "files": {"raw.csv": "0" * 64, "summary.csv": "f" * 64},
             "command": 'uv run snakemake -- "results/µ & <ö>/a--b.svg" $HOME \\',
         }  # fmt: skip
         before = dict(matplotlib.rcParams)
-        for draw in FIGURES.values():
-            self.assertEqual(read_metadata(draw(replace(small_view(rounds=2), source=source))), source)
+        view = replace(small_view(vary=B12), source=source)
+        svg, figure = latency.draw(view), latency.draw.figure(view)
+        self.assertEqual(read_metadata(svg), source)
         self.assertEqual(dict(matplotlib.rcParams), before)
+        panel, height = figure.axes[0], 72 * figure.get_figheight()
+        rows = re.findall(r' d="M([^"]*)" style="fill:none;marker:', svg)
+        found = [np.array([place.split() for place in row.split("L")], float) for row in rows]
+        for mark in (DYNAMIC, PREALLOCATED):
+            expected = panel.transData.transform(samples(panel, mark)) * (1, -1) + (0, height)
+            near = [row for row in found if len(row) == len(expected) and abs(row - expected).max() < 0.0051]
+            self.assertEqual((len(expected), len(near)), (18, 1))
 
     def test_nothing_of_the_shell_reaches_matplotlib(self) -> None:
         """A notebook's MPLBACKEND and a torn matplotlibrc, here or named, change no import."""
