@@ -1,7 +1,8 @@
-"""Do Snakefile and rules keep their form: linted, short, one plain command a rule?"""
+"""Do Snakefile and rules keep their form: linted, short, one plain command a rule, all in the report?"""
 
 import re
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def rules_of(path: Path) -> list[str]:
 class LintTest(unittest.TestCase):
     """The workflow's own files."""
 
-    def tool(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def tool(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         """A finished call of an installed program at the top of the checkout, both streams in one."""
         return subprocess.run(
             [PROGRAMS / words[0], *words[1:]], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -68,6 +69,18 @@ class LintTest(unittest.TestCase):
         for command in commands:
             with self.subTest(command):
                 self.assertEqual(self.tool("inference-lab", *command.split(), "--help").returncode, 0)
+
+    def test_the_report_lists_everything(self) -> None:
+        """`snakemake --report` holds each figure, page and table, where no job has run, without a warning."""
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder, "report.html")
+            done = self.tool("snakemake", "--report", report, "--", "all")
+            self.assertEqual((done.returncode, "warning" in done.stdout.lower()), (0, False), done.stdout)
+            text = report.read_text(encoding="utf-8")
+        for path in sorted(ROOT.glob("results/*/*")):
+            if path.suffix in {".svg", ".md"} or path.name in {"summary.csv", "verdicts.csv"}:
+                with self.subTest(path.relative_to(ROOT)):
+                    self.assertIn(f'"{path.relative_to(ROOT).as_posix()}": {{"name"', text)
 
 
 if __name__ == "__main__":

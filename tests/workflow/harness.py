@@ -139,7 +139,8 @@ class Checkout:
         """What a call of Snakemake in this checkout did."""
         log, said = self.outside / "ran", self.outside / "said"
         log.write_text("")
-        before = {path: self.identity(path) for path in self.receipts()}
+        receipts = ("*.json", ".*.json", "*/manifest.json", "*/receipts/*.json")
+        before = {path: self.identity(path) for path in self.contents(*(f"results/{p}" for p in receipts))}
         environment = {**self.environment, **variables}
         otherwise = any(environment.get(name) != os.environ.get(name) for name in AT_START)
         # A job that may write no file could not say so: what a fork says goes into a file, not a pipe.
@@ -151,42 +152,27 @@ class Checkout:
             status = forked(self.root, environment, words, said)
             text = said.read_text(errors="replace")
         ran = [line.removeprefix("stage ") for line in log.read_text().splitlines()]
-        made = {words for words in ran if self._remade(words, before)}
-        return Run(status, text, ran, made)
-
-    def _remade(self, words: str, before: Mapping[str, object]) -> bool:
-        command, *names = words.split()
-        path = RECEIPTS[command].format(*names)
-        return command == "test" or self.identity(path) not in (None, before.get(path))
+        paths = {words: RECEIPTS[words.split()[0]].format(*words.split()[1:]) for words in ran}
+        made = {words for words, path in paths.items() if self.identity(path) not in (None, before.get(path))}
+        return Run(status, text, ran, made | {"test"}.intersection(ran))
 
     def start(self, *words: str, log: Path | None = None, **variables: str) -> subprocess.Popen[str]:
         """A running Snakemake in a process group of its own; stdout and stderr in one pipe, or in `log`."""
         with contextlib.ExitStack() as files:
             return subprocess.Popen(
-                [PROGRAMS / "snakemake", "--nocolor", *words],
-                cwd=self.root,
-                env={**self.environment, **variables},
-                stdin=subprocess.DEVNULL,
+                [PROGRAMS / "snakemake", "--nocolor", *words], cwd=self.root,
+                env={**self.environment, **variables}, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT,
                 stdout=files.enter_context(log.open("w")) if log else subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
+                text=True, errors="replace", start_new_session=True,
+            )  # fmt: skip
 
     def command(self, program: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """A finished call of a program in this checkout, by default one of the environment."""
         own = PROGRAMS / program
         return subprocess.run(
-            [own if own.exists() else program, *words],
-            cwd=self.root,
-            env={**self.environment, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+            [own if own.exists() else program, *words], cwd=self.root, env={**self.environment, **variables},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
 
     def verify(self, **variables: str) -> subprocess.CompletedProcess[str]:
         """What `inference-lab verify` says here."""
@@ -228,12 +214,6 @@ class Checkout:
     def changes(self) -> list[str]:
         """Files that differ from the last commit or that git does not know."""
         return self.git("status", "--porcelain", "--untracked-files=all").splitlines()
-
-    def receipts(self) -> list[str]:
-        """Every receipt and manifest in place."""
-        places = ("*.json", ".*.json", "*/manifest.json", "*/receipts/*.json")
-        found = itertools.chain.from_iterable(self.root.glob(f"results/{place}") for place in places)
-        return sorted(path.relative_to(self.root).as_posix() for path in found)
 
     def identity(self, path: str) -> tuple[int, str] | None:
         """What tells a file that was written again from one left alone; times do not count."""
@@ -359,11 +339,7 @@ def _place() -> Generator[Path]:
 
 _NUMBERS = itertools.count(1)
 _PREPARING = threading.RLock()
-
-
-@functools.cache
-def _base() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="inference-lab-checks-")
+_base = functools.cache(lambda: tempfile.TemporaryDirectory(prefix="inference-lab-checks-"))
 
 
 def prepared() -> Checkout:
