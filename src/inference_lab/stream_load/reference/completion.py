@@ -4,7 +4,8 @@ Of a prompt only the length matters here; every token is the same word.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -33,7 +34,6 @@ class _Message(BaseModel):
 
 class _StreamOptions(BaseModel):
     include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
 
 
 class Asked(BaseModel):
@@ -48,7 +48,6 @@ class Asked(BaseModel):
     max_tokens: _Count | None = None
     max_completion_tokens: _Count | None = None
     stream_options: _StreamOptions | None = None
-    return_token_ids: bool | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -79,56 +78,37 @@ def asked_in(body: bytes | bytearray, *, is_chat: bool) -> Asked:
     return asked
 
 
-class AnswerWriter:
-    """Renders one answer: its header, a chunk for each token, its end."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The bytes of an answer: up to its first token, a token, its last token and end."""
 
-    def __init__(self, asked: Asked, name: str) -> None:
-        options = asked.stream_options or _StreamOptions()
-        self._asked = asked
-        self._name = name
-        self._is_chat = asked.messages is not None
-        self._counts = (asked.prompt_tokens, asked.output_tokens)
-        self._usage = options.include_usage
-        self._usage_in_every = options.include_usage and options.continuous_usage_stats
-        self._plain = b"" if self._usage_in_every or asked.return_token_ids else self._token(1)
+    head: bytes
+    token: bytes
+    last: bytes
 
-    def head(self) -> bytes:
-        """Return the HTTP header, and what a server writes before the first token."""
-        data = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-        if self._is_chat:
-            role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
-            data += self._chunk([role], tokens=0 if self._usage_in_every else None)
-        return data
 
-    def token(self, number: int) -> bytes:
-        """Return the chunk of token `number`, counted from 1; with the last one the end of the answer."""
-        if number < self._counts[1]:
-            return self._plain or self._token(number)
-        data = self._token(number, reason="length")
-        if self._usage:
-            data += self._chunk([], tokens=number)
-        return data + _event(b"[DONE]") + b"0\r\n\r\n"
+def answer_to(asked: Asked, name: str) -> Answer:
+    """Render the answer to a request, of this id."""
+    is_chat = asked.messages is not None
+    common = {"id": name, "object": "chat.completion.chunk" if is_chat else "text_completion", "created": 0}
+    common["model"] = asked.model
 
-    def _token(self, number: int, reason: str | None = None) -> bytes:
-        choice: dict[str, object] = {"index": 0, "finish_reason": reason}
-        choice |= {"delta": {"content": _TEXT}} if self._is_chat else {"text": _TEXT}
-        choice |= {"token_ids": [3]} if self._asked.return_token_ids else {}
-        return self._chunk([choice], tokens=number if self._usage_in_every else None)
+    def chunk(*choices: Mapping[str, object], **usage: object) -> bytes:
+        return _event(json.dumps({**common, "choices": choices, **usage}, separators=(",", ":")).encode())
 
-    def _chunk(self, choices: Sequence[Mapping[str, object]], *, tokens: int | None) -> bytes:
-        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
-        chunk = {
-            "id": self._name,
-            "object": kind,
-            "created": 0,
-            "model": self._asked.model,
-            "choices": choices,
-        }
-        if tokens is not None:
-            prompt = self._counts[0]
-            counts = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-            chunk["usage"] = counts
-        return _event(json.dumps(chunk, separators=(",", ":")).encode())
+    def token(reason: str | None) -> bytes:
+        text = {"delta": {"content": _TEXT}} if is_chat else {"text": _TEXT}
+        return chunk({"index": 0, "finish_reason": reason, **text})
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    if is_chat:
+        head += chunk({"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None})
+    last = token("length")
+    if asked.stream_options and asked.stream_options.include_usage:
+        prompt, own = asked.prompt_tokens, asked.output_tokens
+        usage = {"prompt_tokens": prompt, "completion_tokens": own, "total_tokens": prompt + own}
+        last += chunk(usage=usage)
+    return Answer(head, token(None), last + _event(b"[DONE]") + b"0\r\n\r\n")
 
 
 def _event(payload: bytes) -> bytes:

@@ -19,7 +19,7 @@ from time import monotonic_ns
 from inference_lab.errors import InputError, MeasurementRefused, RecordError
 from inference_lab.stream_load.clock import ArrivalClock, PreciseTimer
 from inference_lab.stream_load.connection import Connection, SocketReader
-from inference_lab.stream_load.reference.completion import AnswerWriter, Asked, asked_in
+from inference_lab.stream_load.reference.completion import Asked, answer_to, asked_in
 from inference_lab.stream_load.reference.metrics import MetricsPage
 from inference_lab.stream_load.reference.request_reader import Request, RequestReader
 from inference_lab.stream_load.reference.scheduler import EngineSettings, EngineStep, Job, Scheduler
@@ -37,18 +37,18 @@ class _Stream:
         self._server = server
         self._peer = peer
         self._request = request
-        self._writer = AnswerWriter(asked, request.name)
+        self._answer = answer_to(asked, request.name)
         self._unwritten = self._unwritten_bytes = 0
         self._token_ns: list[int] = []
         self._job = Job(asked.prompt_tokens, asked.output_tokens, self._emit)
 
     def start(self) -> None:
         """Send the header and join the waiting line."""
-        self._peer.connection.send(self._writer.head())
+        self._peer.connection.send(self._answer.head)
         self._server.scheduler.submit(self._job)
 
     def _emit(self, number: int) -> None:
-        data = self._writer.token(number)
+        data = self._answer.last if number == self._job.output_tokens else self._answer.token
         self._unwritten += 1
         self._unwritten_bytes += len(data)
         self._peer.connection.send(data, self._written)
