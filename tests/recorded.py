@@ -11,6 +11,7 @@ from inference_lab.records import receipts, store
 from inference_lab.records.digests import Sources
 from inference_lab.records.files import sha256_file
 from inference_lab.records.plan import Plan
+from inference_lab.records.record import Record
 from inference_lab.records.samples import write_samples
 from tests import checkout
 from tests.synthetic import samples_of, timing_record
@@ -63,11 +64,14 @@ def record_m1(*, seed: int = 0, at: str = "results/m1", tests: str | None = None
             "sha256": sha256_file(Path("predictions/m1.yaml")),
         },
     }
-    files = {
-        "raw.csv": write_samples(samples_of(record.samples)),
-        "controls.csv": write_samples(samples_of(record.controls), controls=True),
-    }
-    rows = {"raw.csv": len(samples_of(record.samples)), "controls.csv": len(samples_of(record.controls))}
+    files, rows = files_of(record)
     place = Path(at, "manifest.json")
     store.replace_record(place, files, rows, manifest)
     return place
+
+
+def files_of(record: Record) -> tuple[dict[str, str], dict[str, int]]:
+    """The raw files of a timing record in memory, and how many rows each has."""
+    raw, controls = samples_of(record.samples), samples_of(record.controls)
+    files = {"raw.csv": write_samples(raw), "controls.csv": write_samples(controls, controls=True)}
+    return files, {"raw.csv": len(raw), "controls.csv": len(controls)}

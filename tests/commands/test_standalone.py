@@ -13,8 +13,6 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
 
-import numpy as np
-
 from inference_lab.analysis.summary_table import View
 from inference_lab.commands import run_stage, standalone
 from inference_lab.config.sections import DecodePaths
@@ -23,10 +21,9 @@ from inference_lab.records import store
 from inference_lab.records.files import sha256_file
 from inference_lab.records.record import Measurement
 from inference_lab.records.samples import read_samples, write_samples
-from inference_lab.timing.protocol import Bench, Timed, time_calls
 from inference_lab.timing.worker import check_rows
-from tests import checkout
-from tests.synthetic import samples_of
+from tests import checkout, recorded
+from tests.synthetic import samples_of, timing_record
 
 RAW = "results/m1-batch-size-scan/raw.csv"
 SCAN = ("--experiment", "batch-size", "--csv", RAW)
@@ -35,26 +32,18 @@ FILES = ["knee-analysis.md", "latency-p50-p95.svg", "summary.csv", "throughput-p
 
 
 def instant(section: DecodePaths, progress: Callable[[int, int], None]) -> Measurement:
-    """The measurement of a section as the real one makes it, of calls that do nothing under a fake clock."""
-    fixed = {"sequence_length": section.fixed.sequence_length, "d_model": section.fixed.d_model}
-    groups = [
-        [Timed(path, lambda: np.zeros(1), **{section.axis: size}, **fixed) for path in section.paths]
-        for size in section.values
-    ]
-    samples = time_calls(
-        Bench(groups, check=list, data_sha256=""),
-        section,
-        0,
-        section.blas_threads,
-        clock=itertools.count(1, 1_000_000).__next__,
-        progress=lambda round_: progress(round_, section.rounds),
+    """The measurement of a section as the real one makes it, of calls that take no time."""
+    record = timing_record(
+        paths=section.paths,
+        vary={section.axis: section.values},
+        processes=section.processes,
+        rounds=section.rounds,
+        warmups=section.warmups,
+        replica=section.replica,
     )
-    check_rows(samples, section)
-    formal = [sample for sample in samples if sample.kind == "sample"]
-    others = [sample for sample in samples if sample.kind != "sample"]
-    files = {"raw.csv": write_samples(formal), "controls.csv": write_samples(others, controls=True)}
-    rows = {"raw.csv": len(formal), "controls.csv": len(others)}
-    return Measurement("timing", files, rows, {"oracle": []}, {})
+    check_rows([*samples_of(record.samples), *samples_of(record.controls)], section)
+    progress(section.rounds, section.rounds)
+    return Measurement("timing", *recorded.files_of(record), {"oracle": []}, {})
 
 
 class StandaloneTest(unittest.TestCase):
@@ -66,8 +55,6 @@ class StandaloneTest(unittest.TestCase):
         shutil.copy(checkout.ROOT / "config.yaml", ".")
         self.measured = self.enterContext(mock.patch.object(decode_paths, "measure", side_effect=instant))
         self.enterContext(mock.patch("inference_lab.records.locks.one_measurement", contextlib.nullcontext))
-        self.enterContext(mock.patch("inference_lab.timing.protocol.PROBE_LOOPS", 1))
-        self.enterContext(mock.patch("gc.collect"))
         self.enterContext(mock.patch.object(run_stage, "check_code"))  # of a package that is not this one's
 
     def done(self, command: Callable[[list[str]], int], *words: str) -> str:
