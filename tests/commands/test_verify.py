@@ -266,7 +266,7 @@ class CheckoutTest(SmallCase):
         names = ["results/gone/", "results/linked", "results/loose.csv", escaped, "results/m1/notes.md"]
         self.assertEqual(list(found), [*names, *pages])
         for name, state in found.items():
-            ways = "copy what it leads to, or" if name.endswith("linked") else "move it elsewhere or"
+            ways = "copy what the link leads to or" if name.endswith("linked") else "move it elsewhere or"
             self.assertRegex(state, f"^stray: .* {ways} remove it$")
         self.assertIn("results/m1/", self.faults({"experiments": {}}))  # taken from the config
 

@@ -124,8 +124,14 @@ def measure(
 
 def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> JSON:
     """What a manifest says of a measurement that may begin; refuses as `measure` says. Of tests, nothing."""
+    from inference_lab.config.prediction import load_prediction
+
     read, pins, _ = _started(step)
     store.check_writable(manifest_path)
+    path, prediction = Path(stages.prediction_file(step.experiment)), None
+    if in_pipeline or path.exists():
+        load_prediction(path)
+        prediction = {"file": path.as_posix(), "sha256": sha256_file(path)}
     try:
         git = {"git": history.state(WATCHED_BY_GIT)}
     except history.NoHistory as error:
@@ -138,7 +144,7 @@ def begin(step: Step, manifest_path: Path, *, in_pipeline: bool) -> JSON:
         "conditions": step.section,
         "inputs": read,
         "pins": pins,
-        "prediction": _prediction(step.experiment, required=in_pipeline),
+        "prediction": prediction,
         **git,
         "started_at": _now(),
     }
@@ -174,16 +180,6 @@ def invalid(manifest: Mapping[str, Any]) -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _prediction(experiment: str, *, required: bool) -> dict[str, str] | None:
-    from inference_lab.config.prediction import load_prediction
-
-    path = Path(stages.prediction_file(experiment))
-    if not path.exists() and not required:
-        return None
-    load_prediction(path)
-    return {"file": path.as_posix(), "sha256": sha256_file(path)}
 
 
 def read_view(folder: Path, judge: Judge, name: str, load: Load = store.load_record) -> "View":

@@ -238,14 +238,9 @@ def _strays(plan: Plan, folders: Sequence[Path]) -> Iterator[Finding]:
         if path.as_posix() in made:
             continue
         name = printable(path.as_posix()).replace("\n", "\\n").replace("\t", "\\t")
-        if path.is_symlink():
-            words = "a link, and no step makes one; copy what it leads to, or remove it"
-        elif path.is_dir():
-            name += "/"
-            words = "no experiment of the config has this folder; move it elsewhere or remove it"
-        else:
-            words = "no step makes it; move it elsewhere or remove it"
-        yield Finding(name, f"stray: {words}", fault=True)
+        name += "/" * (path.is_dir() and not path.is_symlink())
+        way = "copy what the link leads to" if path.is_symlink() else "move it elsewhere"
+        yield Finding(name, f"stray: no step of the config makes it; {way} or remove it", fault=True)
 
 
 def _files_below(folder: Path, homes: Iterable[Path]) -> Iterator[Path]:
