@@ -52,6 +52,10 @@ def main(words: Sequence[str] | None = None) -> int:
     add("records", help="what is recorded, and what was superseded")
     add("demo", help="the five demonstrations of docs/handover.md, in a throwaway clone")
     add("doctor", help="whether this machine is fit to measure, with advice")
+    new = add("new", help="an experiment of your own: a section of config.yaml and a blank prediction")
+    new.add_argument("name")
+    new.add_argument("--like", default="m1", help="the experiment whose section is copied (default: m1)")
+    new.add_argument("--vary", default="", metavar="AXIS=VALUE,VALUE", help="what it varies instead")
     compare = add("compare", help="two records of one experiment beside each other")
     compare.add_argument("one", help="a record's folder, or COMMIT:results/EXPERIMENT")
     compare.add_argument("other")
@@ -120,6 +124,10 @@ def _run(args: argparse.Namespace) -> terminal.Said:
             from inference_lab.commands.doctor import doctor
 
             return doctor()
+        case "new":
+            from inference_lab.commands.new import new
+
+            return new(args.name, args.like, args.vary)
         case "records":
             from inference_lab.commands.status import records
 

@@ -41,6 +41,7 @@ class Vary(Closed, frozen=True):
     batch_size: Several[Count] = UNUSED
     sequence_length: Several[Count] = UNUSED
     num_kv_heads: Several[Count] = UNUSED
+    d_model: Several[Count] = UNUSED
     blas_threads: Several[Count] = UNUSED
     observation: Several[str] = UNUSED
     dtype: Several[Literal["float32", "float16", "bfloat16", "int8"]] = UNUSED
@@ -110,7 +111,7 @@ class OneHead(Fixed, frozen=True):
 
     batch_size: Count = Field(VARIED, description="B, sequences")
     sequence_length: Count = Field(VARIED, description="T, tokens")
-    d_model: Count = Field(description="C, width of the model")
+    d_model: Count = Field(VARIED, description="C, width of the model")
     dtype: Literal["float32", "float64"] = Field(description="of inputs and weights")
     seed: Natural = Field(description="of inputs, weights and order")
 
@@ -145,7 +146,7 @@ class Timed(Quiet, frozen=True):
 class DecodePaths(Timed, frozen=True):
     """Single-head decode paths."""
 
-    axes = ("batch_size", "sequence_length")
+    axes = ("batch_size", "sequence_length", "d_model")
     by: Literal["decode_paths"]
     paths: Several[DecodePath]
 
@@ -173,7 +174,7 @@ class SelfCheck(Timed, frozen=True):
 class MultiHead(Timed, frozen=True):
     """Decode steps and prefills of multi-head attention."""
 
-    axes = ("sequence_length", "num_kv_heads")
+    axes = ("sequence_length", "num_kv_heads", "d_model")
     by: Literal["multi_head"]
     fixed: Heads
     paths: Several[Annotated[str, one_of("preallocated", "dynamic", "repeated", "prefill", "stepwise")]]
