@@ -355,7 +355,7 @@ class PredictionTest(SmallCase):
         shutil.copytree(".", "inner", symlinks=True)
         git("init", "-q")
         with contextlib.chdir("inner"):
-            self.says("not checked: this folder lies inside another git repository")
+            self.says("not checked: this folder is no git repository")
 
     def test_a_run_without_commit_says_why(self) -> None:
         """A record made outside git names the reason that its manifest gives; an old one gave none."""

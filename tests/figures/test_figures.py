@@ -18,7 +18,7 @@ from inference_lab.analysis.summary_table import SummaryRow
 from inference_lab.errors import RecordError
 from inference_lab.figures import latency, ratios, throughput
 from inference_lab.figures.style import MARKS, matplotlib
-from inference_lab.records.svg import read_metadata
+from inference_lab.records.forms import read_metadata
 from tests.checkout import ROOT
 from tests.figures.views import arrows, changed, estimates, lines, samples, small_view, view_of, words
 from tests.synthetic import timing_record

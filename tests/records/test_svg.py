@@ -6,7 +6,7 @@ import sys
 from unittest import TestCase
 
 from inference_lab.errors import RecordError
-from inference_lab.records.svg import read_metadata, source_text
+from inference_lab.records.forms import read_metadata, source_text
 
 SOURCE = {
     "experiment": "m1",
@@ -54,6 +54,6 @@ class ReadMetadataTests(TestCase):
 
     def test_reading_needs_no_matplotlib(self) -> None:
         """`explain` starts fast: the reader imports nothing that draws."""
-        code = "import sys, inference_lab.records.svg; print('matplotlib' in sys.modules)"
+        code = "import sys, inference_lab.records.forms; print('matplotlib' in sys.modules)"
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         self.assertEqual(out.stdout.strip(), "False")

@@ -7,11 +7,11 @@ import time
 import unittest
 from pathlib import Path
 
-from inference_lab.records.temporary import temporary_folder
+from inference_lab.records.files import temporary_folder
 
 _HOLD = """
 import time
-from inference_lab.records.temporary import temporary_folder
+from inference_lab.records.files import temporary_folder
 with temporary_folder("test") as place:
     (place / "deep").mkdir()
     (place / "deep" / "file").touch()

@@ -59,7 +59,7 @@ class Origins(Parallel):
         with fresh_clone() as lab:
             self.accepts(self.archived(lab, "a"), "not checked: this folder is no git repository")
             lab.git("init", "--quiet", str(lab.outside / "outer"))
-            inside = "not checked: this folder lies inside another git repository"
+            inside = "not checked: this folder is no git repository"
             self.accepts(self.archived(lab, "outer/inner"), inside)
             new = self.archived(lab, "new")
             new.git("init", "--quiet")

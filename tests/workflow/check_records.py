@@ -11,9 +11,9 @@ from typing import Any
 
 from inference_lab.config.sections import read_measure
 from inference_lab.records.files import canonical, sha256_file, sha256_value
+from inference_lab.records.forms import read_metadata
 from inference_lab.records.receipts import read_receipt
 from inference_lab.records.stages import WAITS
-from inference_lab.records.svg import read_metadata
 from tests.checkout import ROOT
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from inference_lab.commands import own_load
 from inference_lab.errors import RecordError
 from inference_lab.records.files import read_text, sha256_file
+from inference_lab.records.forms import read_metadata
 from inference_lab.records.plan import Plan
 from inference_lab.records.receipts import State, changes, read_receipt
 from inference_lab.records.stages import TESTS_RECEIPT, Step, files_of, folder
-from inference_lab.records.svg import read_metadata
 
 _WAY_OUT = "name a figure, summary or record of this checkout, or an SVG that was copied from one"
 

@@ -17,10 +17,10 @@ from time import monotonic_ns
 from inference_lab.errors import MeasurementRefused
 from inference_lab.experiments import serving_child
 from inference_lab.records import installed
+from inference_lab.records.files import temporary_folder
 from inference_lab.records.forms import JSON
 from inference_lab.records.record import Measurement, csv_text
 from inference_lab.records.samples import write_samples
-from inference_lab.records.temporary import temporary_folder
 from inference_lab.stream_load.requests import NAME, PARTIAL, short_truth
 from inference_lab.stream_load.servers.process import Server, whole_lines
 from inference_lab.stream_load.servers.start import start_server

@@ -22,9 +22,9 @@ from inference_lab.experiments.serving_run import (
     run_clients,
     serving,
 )
+from inference_lab.records.files import temporary_folder
 from inference_lab.records.forms import JSON
 from inference_lab.records.record import Measurement
-from inference_lab.records.temporary import temporary_folder
 from inference_lab.stream_load.servers.metrics_page import metrics_of, scrape, scraping
 from inference_lab.stream_load.servers.process import STEP_COLUMNS, Server
 from inference_lab.timing import machine

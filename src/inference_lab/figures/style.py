@@ -28,7 +28,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from inference_lab.analysis.statistics import Estimate
 from inference_lab.analysis.summary_table import View
 from inference_lab.figures.compact import compact
-from inference_lab.records.svg import source_text
+from inference_lab.records.forms import source_text
 
 WIDTH, MARGIN, LEFT, RIGHT, GAP = 600, 10, 64, 10, 16
 TITLE, TEXT, SMALL = 12, 9, 8
@@ -113,7 +113,7 @@ class drawing:  # noqa: N801 (a decorator)
 
     @_styled()
     def __call__(self, view: View) -> str:
-        """Draw the SVG, its origin in `dc:source`: `records.svg.read_metadata` reads it back."""
+        """Draw the SVG, its origin in `dc:source`: `records.forms.read_metadata` reads it back."""
         text = io.StringIO()
         metadata = {"Title": view.record.experiment, "Source": source_text(view.source), "Date": None}
         self._make(view).savefig(text, format="svg", metadata=metadata)

@@ -4,7 +4,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import subprocess
+import tempfile
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,6 +15,9 @@ from inference_lab.errors import RecordError, unread
 
 JSON: TypeAlias = Mapping[str, Any]  # an object of a JSON file; what is in a receipt, `forms` says
 _MADE_HERE = ("results", "docs")  # where a killed run can leave a temporary
+_WAY_OUT = "restore it from git or remake it"
+# Children that die with their parent may still write for a moment, so that a folder is not empty at once.
+_KEEPER = 'read -r kept || for _ in 1 2 3 4 5; do rm -rf -- "$1" && break; sleep 0.2; done'
 
 
 class Conflicted(RecordError):
@@ -44,21 +50,18 @@ def read_text(path: Path, way_out: str) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises RecordError when it is missing, torn or no object."""
-    way_out = "restore it from git or remake it"
-    text = read_text(path, way_out)
+    text = read_text(path, _WAY_OUT)
     if text.startswith("<<<<<<< ") or "\n<<<<<<< " in text:
         whole = {"manifest.json": path.parent, "receipts": path.parent.parent}
-        at = whole.get(path.name, whole.get(path.parent.name, path))
-        raise Conflicted(
-            f"{path}: holds git's conflict markers; take one side of it whole (git checkout --theirs -- {at})"
-            f" or make it again (snakemake -R {path} -- all)"
-        )
+        side = f"git checkout --theirs -- {whole.get(path.name, whole.get(path.parent.name, path))}"
+        ways_out = f"take one side of it whole ({side}) or make it again (snakemake -R {path} -- all)"
+        raise Conflicted(f"{path}: holds git's conflict markers; {ways_out}")
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise RecordError(f"{path}: not readable JSON ({error}); {way_out}") from None
+        raise RecordError(f"{path}: not readable JSON ({error}); {_WAY_OUT}") from None
     if not isinstance(value, dict):
-        raise RecordError(f"{path}: holds no JSON object; restore it from git or remake it")
+        raise RecordError(f"{path}: holds no JSON object; {_WAY_OUT}")
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
@@ -75,9 +78,8 @@ def write_file(path: Path, text: str | bytes) -> None:
             temporary.unlink(missing_ok=True)
         sync_folder(path.parent)
     except OSError as error:
-        raise RecordError(
-            f"{path}: cannot be written ({error.strerror or error}); nothing was changed there"
-        ) from error
+        words = f"cannot be written ({error.strerror or error}); nothing was changed there"
+        raise RecordError(f"{path}: {words}") from error
 
 
 def write_through(path: Path, data: bytes) -> None:
@@ -121,3 +123,23 @@ def write_json(path: Path, value: JSON) -> None:
 def json_text(value: JSON) -> str:
     """Indented JSON for people and diffs, sorted by key, ending in a line end."""
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+@contextmanager
+def temporary_folder(name: str) -> Generator[Path]:
+    """A new folder, removed at the end of the block; kept when the block raises an error, which may name it.
+
+    A small shell outlives this process and removes the folder when it was killed.
+    """
+    place = Path(tempfile.mkdtemp(prefix=f"inference-lab-{name}-"))
+    keeper = subprocess.Popen(
+        ["sh", "-c", _KEEPER, "sh", place], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
+    )
+    try:
+        yield place
+    except Exception:
+        keeper.communicate(b"kept\n")
+        raise
+    finally:
+        if keeper.returncode is None:
+            keeper.communicate()

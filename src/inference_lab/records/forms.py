@@ -1,17 +1,29 @@
-"""What a receipt and a manifest may say. A manifest, the receipt of a measurement, is closed.
+"""What receipts, manifests (the receipts of measurements) and figures may say of where they are from.
 
-Both stay what JSON made of them; these types say what is in it. Names and dates are used as paths, so they
-hold no slash.
+All stay what JSON made of them. Names and dates are used as paths, so they hold no slash.
 """
 
+import json
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired
+from xml.etree import ElementTree
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from annotated_types import Len
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from typing_extensions import TypedDict
 
 from inference_lab.config.closed import Natural, checked, fault, matching
+from inference_lab.errors import RecordError
 
 
 def _moment(text: str) -> str:
@@ -27,17 +39,9 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Moment = Annotated[str, AfterValidator(_moment)]
 JSON = dict[str, Any]
 Span = dict[str, float]  # median and max over the looks at the machine
-_CLOSED = ConfigDict(strict=True, extra="forbid")
+_closed = with_config(ConfigDict(strict=True, extra="forbid"))  # what is inside is closed, too
 
 
-@with_config(_CLOSED)
-class MadeFile(TypedDict):
-    """A file that a step made."""
-
-    sha256: Sha256
-
-
-@with_config(_CLOSED)
 class Environment(TypedDict, total=False):
     """The machine, and what else it did meanwhile. Not every kind of record looks at everything."""
 
@@ -66,7 +70,7 @@ class Environment(TypedDict, total=False):
     neighbour_core: int
 
 
-@with_config(_CLOSED)
+@_closed
 class Receipt(TypedDict):
     """The receipt of a step: what was read and what was made."""
 
@@ -77,12 +81,11 @@ class Receipt(TypedDict):
     command: NotRequired[list[str]]
     inputs: dict[str, Sha256]
     pins: dict[str, str]
-    outputs: dict[str, MadeFile]
+    outputs: dict[str, dict[Literal["sha256"], Sha256]]
     tests: NotRequired[dict[str, str]]  # of the unit tests alone
     environment: NotRequired[Environment]  # of the unit tests alone
 
 
-@with_config(_CLOSED)
 class RawFile(TypedDict):
     """A file beside the manifest."""
 
@@ -90,7 +93,6 @@ class RawFile(TypedDict):
     rows: Natural
 
 
-@with_config(_CLOSED)
 class PredictionFile(TypedDict):
     """The prediction as it was when the measurement began."""
 
@@ -98,7 +100,6 @@ class PredictionFile(TypedDict):
     sha256: Sha256
 
 
-@with_config(_CLOSED)
 class Commit(TypedDict):
     """The commit of the checkout, and whether files differed from it."""
 
@@ -106,7 +107,6 @@ class Commit(TypedDict):
     dirty: bool
 
 
-@with_config(_CLOSED)
 class Validity(TypedDict):
     """Whether a measurement may be believed, and why not."""
 
@@ -114,7 +114,7 @@ class Validity(TypedDict):
     reasons: list[str]
 
 
-@with_config(_CLOSED)
+@_closed
 class Manifest(TypedDict):
     """The receipt of a measurement: all that is known of it besides its samples."""
 
@@ -138,7 +138,6 @@ class Manifest(TypedDict):
     clock: NotRequired[str]
     validity: Validity
     oracle: NotRequired[list[JSON]]
-    # facts of one kind or another
     columns: NotRequired[list[str]]
     data_sha256: NotRequired[Sha256]
     model: NotRequired[str]
@@ -150,11 +149,49 @@ class Manifest(TypedDict):
     sessions: NotRequired[list[JSON]]
 
 
+class Origin(TypedDict):
+    """What a figure says of itself in `dc:source`."""
+
+    experiment: str
+    files: Annotated[dict[str, str], Len(1)]  # sha256 of every file behind it, by its name
+    command: str
+
+
+def _files_named(source: Any) -> Any:
+    """Figures drawn before 2026-12-03 name one raw file and the summary."""
+    if isinstance(source, dict) and "raw_sha256" in source and "summary_sha256" in source:
+        return {**source, "files": {"raw": source["raw_sha256"], "summary.csv": source["summary_sha256"]}}
+    return source  # pyright: ignore[reportUnknownVariableType]
+
+
 _RECEIPT: TypeAdapter[Receipt] = TypeAdapter(Receipt)
 _MANIFEST: TypeAdapter[Manifest] = TypeAdapter(Manifest)
+_ORIGIN: TypeAdapter[Origin] = TypeAdapter(Annotated[Origin, BeforeValidator(_files_named)])
 
 
 def check_receipt(path: Path, receipt: object) -> None:
     """Raises ConfigError with the first thing that a receipt may not say."""
     form = _MANIFEST if path.name.endswith("manifest.json") else _RECEIPT
     checked(form.validate_python, receipt, str(path))
+
+
+def source_text(source: Mapping[str, object]) -> str:
+    """One line of JSON for the figure's `dc:source`."""
+    return json.dumps({key: source[key] for key in Origin.__annotations__}, ensure_ascii=False)
+
+
+def read_metadata(svg_text: str) -> Origin:
+    """What a figure was drawn from, as `source_text` wrote it.
+
+    Raises RecordError, which the caller completes with the file, when the text is not SVG or names no origin.
+    """
+    try:
+        svg = ElementTree.fromstring(svg_text)
+    except ElementTree.ParseError:
+        raise RecordError("is no whole SVG") from None
+    text = svg.findtext(".//{http://purl.org/dc/elements/1.1/}source") or ""
+    try:
+        return _ORIGIN.validate_json(text, strict=True)
+    except ValidationError:
+        words = f"where a figure names {', '.join(Origin.__annotations__)}"
+        raise RecordError(f"is SVG that says {text[:80]!r} in dc:source, {words}") from None

@@ -1,7 +1,4 @@
-"""What git says of this checkout: the commit it stands at, and what stood in a commit.
-
-Git speaks only for its own top folder: a folder unpacked inside another repository has no history.
-"""
+"""What git says of this checkout: its commit, and what a commit holds."""
 
 import os
 import re
@@ -9,9 +6,9 @@ import subprocess
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from inference_lab.errors import LabError
+from inference_lab.records.files import JSON
 
 _SET_BY_HOOKS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY")
 _COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
@@ -21,12 +18,12 @@ class NoHistory(LabError):
     """Git says nothing of what was asked; the message says why, in words that follow "not checked: "."""
 
 
-def state(watched: Iterable[str]) -> dict[str, Any]:
+def state(watched: Iterable[str]) -> JSON:
     """`{commit, dirty}` of this checkout; `dirty` when a watched file differs from it or is not in it.
 
-    Raises NoHistory unless git's top folder is the working directory and it tracks the watched files.
+    Raises NoHistory unless this is the top folder of a repository that tracks the watched files.
     """
-    _check_top()
+    _git("rev-parse", "--git-dir")  # says why there is no history
     paths = [path for path in watched if Path(path).exists()]
     try:
         _git("ls-files", "--error-unmatch", "--", *paths)
@@ -42,7 +39,7 @@ def state(watched: Iterable[str]) -> dict[str, Any]:
 
 def file_in(commit: str, path: str) -> bytes:
     """The bytes of a file in a commit. Raises NoHistory when git is silent, or one lacks the other."""
-    _check_top()
+    _git("rev-parse", "--git-dir")  # says why there is no history
     short = commit[:12]
     if not _COMMIT.fullmatch(commit):
         raise NoHistory(f"the run names {commit!r}, which is no commit")
@@ -50,13 +47,10 @@ def file_in(commit: str, path: str) -> bytes:
         _git("cat-file", "-e", f"{commit}^{{commit}}")
     except NoHistory:
         if _git("rev-parse", "--is-shallow-repository").strip() == b"true":
-            raise NoHistory(
-                f"the history of this clone does not reach back to commit {short}, which the run names"
-                " (git fetch --unshallow)"
-            ) from None
-        raise NoHistory(
-            f"commit {short}, which the run names, is not in this repository (squashed, rebased or imported)"
-        ) from None
+            words = f"the history of this clone does not reach back to commit {short}, which the run names"
+            raise NoHistory(f"{words} (git fetch --unshallow)") from None
+        words = f"commit {short}, which the run names, is not in this repository"
+        raise NoHistory(f"{words} (squashed, rebased or imported)") from None
     if (data := blob(commit, path)) is None:
         raise NoHistory(f"commit {short}, which the run names, does not hold it")
     return data
@@ -64,7 +58,7 @@ def file_in(commit: str, path: str) -> bytes:
 
 def commit_of(name: str) -> str:
     """Return the commit that a branch, tag or revision names. Raises NoHistory when there is none."""
-    _check_top()
+    _git("rev-parse", "--git-dir")  # says why there is no history
     try:
         found = _git("rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
     except NoHistory:
@@ -74,13 +68,14 @@ def commit_of(name: str) -> str:
 
 def blob(commit: str, path: str) -> bytes | None:
     """Return the bytes of a file in a commit, None when that commit does not have it."""
-    entry = _git("ls-tree", commit, "--", path).split()
-    return _git("cat-file", "blob", entry[2].decode()) if entry and entry[1] == b"blob" else None
+    try:
+        return _git("cat-file", "blob", f"{commit}:{path}")
+    except NoHistory:
+        return None
 
 
 def digests_of(path: str) -> frozenset[str]:
     """Return the sha256 of a file in each commit of this history that changed it. Raises NoHistory."""
-    _check_top()
     commits = _git("log", "--format=%H", "--diff-filter=AM", "--", path).decode().split()
     if not commits:
         raise NoHistory(f"no commit here has {path}")
@@ -96,20 +91,15 @@ def digests_of(path: str) -> frozenset[str]:
 
 def last_with(path: str) -> str | None:
     """The last commit of this history that has the file, None when none has. Raises NoHistory."""
-    _check_top()
     return _git("log", "-1", "--format=%h", "--diff-filter=AM", "--", path).decode().strip() or None
-
-
-def _check_top() -> None:
-    top = os.fsdecode(_git("rev-parse", "--show-toplevel").removesuffix(b"\n"))
-    if not Path(top).samefile("."):
-        raise NoHistory("this folder lies inside another git repository and is not its top")
 
 
 def _git(*words: str, given: bytes = b"") -> bytes:
     """What git prints. Raises NoHistory with the reason when it refuses or is not there."""
     environment = {name: value for name, value in os.environ.items() if name not in _SET_BY_HOOKS}
     environment |= {"LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1"}
+    # A folder unpacked inside another repository has no history of its own: git looks no further up.
+    environment["GIT_CEILING_DIRECTORIES"] = str(Path.cwd().parent)
     try:
         done = subprocess.run(["git", *words], env=environment, input=given, capture_output=True, check=False)
     except FileNotFoundError:
@@ -120,10 +110,8 @@ def _git(*words: str, given: bytes = b"") -> bytes:
         return done.stdout
     said = done.stderr.decode(errors="replace").strip()
     if "dubious ownership" in said or "unsafe repository" in said:
-        raise NoHistory(
-            "git refuses this folder, which another user owns"
-            " (git config --global --add safe.directory and its path allows it)"
-        )
+        way_out = "git config --global --add safe.directory and its path allows it"
+        raise NoHistory(f"git refuses this folder, which another user owns ({way_out})")
     if "not a git repository" in said:
         raise NoHistory("this folder is no git repository")
     raise NoHistory(f"git refuses: {' '.join(said.split()) or f'exit status {done.returncode}'}")

@@ -30,8 +30,12 @@ _PR_SET_PDEATHSIG = 1
 def one_measurement(lock: str = MACHINE_LOCK) -> Generator[None]:
     """Hold the machine for one measurement; wait for a living holder and say who it is."""
     if sys.platform != "linux":  # no abstract sockets there
-        with _file(Path("/tmp", f"{lock}.lock")):
+        handle = os.open("/tmp", os.O_RDONLY)
+        try:
+            hold(handle, "/tmp", "measures on this machine")
             yield
+        finally:
+            os.close(handle)
         return
     with socket.socket(socket.AF_UNIX) as held:
         while not _bound(held, lock):
@@ -63,45 +67,22 @@ def _wait_for_holder(lock: str) -> None:
             raise MeasurementRefused(f"the machine's lock {lock!r} cannot be awaited ({error})") from None
 
 
-@contextlib.contextmanager
-def _file(lock: Path) -> Generator[None]:
-    try:
-        handle = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        raise MeasurementRefused(f"{lock}: cannot be opened ({error.strerror}); remove it") from None
-    try:
-        hold(handle, str(lock), "measures on this machine")
-        yield
-    finally:
-        os.close(handle)
-
-
 def hold(handle: int, name: str, doing: str) -> None:
-    """Take an flock on an open file or folder; while another process has it, name that one and wait."""
-    if not taken(handle, name):
-        print(f"waiting: {holder(handle)} {doing}", file=sys.stderr, flush=True)
-        fcntl.flock(handle, fcntl.LOCK_EX)
-
-
-def taken(handle: int, name: str) -> bool:
-    """Whether the flock on an open file or folder is ours from now on; False while another process has it.
+    """Take an flock on an open file or folder; while another process has it, name that one and wait.
 
     Raises MeasurementRefused where the file system keeps no locks, as some network ones.
     """
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        print(f"waiting: {_holder(handle)} {doing}", file=sys.stderr, flush=True)
+        fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
-        raise MeasurementRefused(
-            f"{name}: its file system keeps no locks ({error.strerror}), so two runs could write the same"
-            " files; use a folder on a local disk"
-        ) from None
-    return True
+        words = f"its file system keeps no locks ({error.strerror}), so two runs could write the same files"
+        raise MeasurementRefused(f"{name}: {words}; use a folder on a local disk") from None
 
 
-def holder(handle: int) -> str:
-    """The processes that hold an flock on the open file, in words."""
+def _holder(handle: int) -> str:
     inode = f":{os.fstat(handle).st_ino}"
     try:
         lines = Path("/proc/locks").read_text().splitlines()
@@ -113,8 +94,7 @@ def holder(handle: int) -> str:
 
 
 def _named(pid: int) -> str:
-    """A process in words; 0 is one that is not seen from here."""
-    if not pid:
+    if not pid:  # it is not seen from here
         return "another process"
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")

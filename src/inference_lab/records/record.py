@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from inference_lab.records.files import JSON
 from inference_lab.records.samples import Table, write_samples
 from inference_lab.stream_load.requests import RequestRecord
 
@@ -22,20 +23,19 @@ class Calibration:
 class Record:
     """One measurement as recorded: its manifest and the rows of its raw files.
 
-    Only a record of kind `timing` has samples and controls: tables with samples.CONTROL_COLUMNS, in the order
-    of their files. The raw.csv of any other kind is in `rows`, as text. One of kind
-    `serving` has what the client saw in `requests`, what the server wrote of them in `truth`, the
-    server's steps in `rows`, and what stood on its /metrics in `server`.
+    Of kind `timing` it has samples and controls, with CONTROL_COLUMNS; of any other `rows` is raw.csv as
+    text. Of kind `serving` `rows` are the server's steps, `requests` is what the client saw, `truth` what the
+    server wrote of them, `server` its /metrics.
     """
 
     experiment: str
-    manifest: Mapping[str, Any]
+    manifest: JSON
     samples: Table = None
     controls: Table = None
     rows: Sequence[Mapping[str, str]] = ()
     requests: Sequence[RequestRecord] = ()
-    truth: Sequence[Mapping[str, Any]] = ()
-    server: Sequence[Mapping[str, Any]] = ()
+    truth: Sequence[JSON] = ()
+    server: Sequence[JSON] = ()
     calibration: Calibration | None = None
 
 
@@ -46,8 +46,8 @@ class Measurement:
     kind: str
     files: Mapping[str, str]
     rows: Mapping[str, int]
-    facts: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    facts: JSON
+    environment: JSON
 
 
 def tabulated(kind: str, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> Measurement:
@@ -56,7 +56,7 @@ def tabulated(kind: str, columns: Sequence[str], rows: Sequence[Mapping[str, str
     return Measurement(kind, files, {"raw.csv": len(rows), "controls.csv": 0}, {"oracle": []}, {})
 
 
-def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
+def csv_text(columns: Sequence[str], rows: Sequence[JSON]) -> str:
     """The rows under these columns as the text of a CSV file; a column that a row lacks stays empty."""
     text = io.StringIO()
     table = csv.DictWriter(text, columns, lineterminator="\n")
@@ -65,7 +65,7 @@ def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def varied(manifest: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+def varied(manifest: JSON) -> tuple[str, Sequence[Any]]:
     """Return what was varied and its values; "" and nothing where nothing was, as in a load of one's own."""
     return next(iter(manifest["conditions"].get("vary", {}).items()), ("", ()))
 

@@ -1,7 +1,6 @@
 """Raw timing samples as they are written and read: one row per timed call, nothing derived, nothing dropped.
 
-Answers: are these rows whole and of the right form? Does not know what they mean. Measuring writes them
-without pandas; reading gives a table whose every check is a mask, and the first marked line is named.
+Measuring writes them without pandas; reading gives a table whose every check is a mask.
 """
 
 import csv
@@ -65,7 +64,6 @@ _INTEGERS = frozenset(field.name for field in fields(Sample) if field.type is in
 _INTEGER = r"0|-?[1-9][0-9]{0,17}"  # fits into 64 bits
 _FROM_ZERO = ("process", "round", "position", "started_ns")  # the other integers begin at 1
 _RESTORE = "restore it from git or measure again"
-_NAME_IT = "name the right one, restore it or measure again"
 
 
 def write_samples(samples: Iterable[Sample], *, controls: bool = False) -> str:
@@ -87,7 +85,7 @@ def read_samples(path: Path, *, controls: bool = False) -> Table:
     from pandas import DataFrame
 
     columns = CONTROL_COLUMNS if controls else TIMING_COLUMNS
-    _, rows = csv_rows(read_text(path, _NAME_IT), str(path), _RESTORE, columns)
+    _, rows = csv_rows(read_text(path, f"name the right one, {_RESTORE}"), str(path), _RESTORE, columns)
     if not rows and not controls:
         raise RecordError(f"{path}: there is a header but no row; {_RESTORE}")
     table: Table = DataFrame(rows, columns=list(columns), dtype="str")
@@ -103,12 +101,17 @@ def read_samples(path: Path, *, controls: bool = False) -> Table:
             rule = " or ".join(CONTROL_KINDS) if name == "kind" else "text"
         if wrong.any():
             row = int(wrong.to_numpy().argmax())
-            raise RecordError(
-                f"{path} line {row + 2}: {name} is {text[row][:40]!r}, must be {rule}; {_RESTORE}"
-            )
+            words = f"{name} is {text[row][:40]!r}, must be {rule}"
+            raise RecordError(f"{path} line {row + 2}: {words}; {_RESTORE}")
     if not controls:
         table["kind"] = "sample"
-    _check_written_once(path, table)
+    place = ["process", "round", "position", "kind"]
+    again = table.duplicated(place).to_numpy()
+    if again.any():
+        second = int(again.argmax())
+        first = int((table[place] == table.loc[second, place]).all(axis=1).to_numpy().argmax())
+        where = ", ".join(f"{name} {table[name][second]}" for name in place[:3])
+        raise RecordError(f"{path} line {second + 2}: duplicate of line {first + 2} ({where}); {_RESTORE}")
     return table
 
 
@@ -117,25 +120,12 @@ def cell_of(samples: Table) -> Cell:
     return Cell(*next(samples[[*CELL_COLUMNS]].itertuples(index=False)))
 
 
-def _check_written_once(path: Path, table: Table) -> None:
-    place = ["process", "round", "position", "kind"]
-    again = table.duplicated(place).to_numpy()
-    if again.any():
-        second = int(again.argmax())
-        first = int((table[place] == table.loc[second, place]).all(axis=1).to_numpy().argmax())
-        process, round_, position, _ = table.loc[second, place]
-        raise RecordError(
-            f"{path} line {second + 2}: duplicate of line {first + 2} (process {process}, round {round_},"
-            f" position {position}); {_RESTORE}"
-        )
-
-
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Read every row of a raw.csv of another kind than timing, as text under its own columns.
 
     Raises RecordError when the table is empty, truncated, or a row has more or fewer values than columns.
     """
-    header, rows = csv_rows(read_text(path, _NAME_IT), str(path), _RESTORE)
+    header, rows = csv_rows(read_text(path, f"name the right one, {_RESTORE}"), str(path), _RESTORE)
     return [dict(zip(header, row, strict=True)) for row in rows]
 
 
@@ -155,20 +145,11 @@ def csv_rows(
     except csv.Error as error:
         raise RecordError(f"{file}: no CSV ({error}); {way_out}") from None
     if columns and header != [*columns]:
-        raise RecordError(
-            f"{file}: {_difference(header, columns)}; it must have exactly {','.join(columns)}; {way_out}"
-        )
+        lacks = [f"column {name} is missing" for name in columns if name not in header]
+        unknown = [f"column {name} is not known" for name in header if name not in columns]
+        words = [*lacks, *unknown, "columns are doubled or out of order"][0]
+        raise RecordError(f"{file}: {words}; it must have exactly {','.join(columns)}; {way_out}")
     for line, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise RecordError(f"{file} line {line}: {len(row)} values, must be {len(header)}; {way_out}")
     return header, rows
-
-
-def _difference(header: Sequence[str], columns: Sequence[str]) -> str:
-    for name in columns:
-        if name not in header:
-            return f"column {name} is missing"
-    for name in header:
-        if name not in columns:
-            return f"column {name} is not known"
-    return "columns are doubled or out of order"

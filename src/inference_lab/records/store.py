@@ -7,12 +7,14 @@ import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 from inference_lab.errors import RecordError
 from inference_lab.records.digests import Sources
 from inference_lab.records.files import (
+    JSON,
     json_text,
     sha256_file,
     staging,
@@ -64,19 +66,16 @@ def load_record(manifest_path: Path, sources: Sources | None = None) -> Record:
     """
     manifest = read_receipt(manifest_path)
     if manifest.get("schema") != SCHEMA:
-        raise RecordError(
-            f"{manifest_path}: has form {manifest.get('schema')}, this version reads {SCHEMA}; measure again"
-        )
-    at = manifest_path.parent
+        words = f"has form {manifest.get('schema')}, this version reads {SCHEMA}"
+        raise RecordError(f"{manifest_path}: {words}; measure again")
     check_outputs(manifest_path, manifest, sources or Sources())
     parts: dict[str, Any] = {}
     for name, made in manifest["outputs"].items():
-        part, found = _part(at / name, manifest["kind"])
+        file = manifest_path.with_name(name)
+        part, found = _part(file, manifest["kind"])
         if len(found) != made["rows"]:
-            raise RecordError(
-                f"{at / name}: {len(found)} rows, its manifest counts {made['rows']};"
-                f" {ways_out(manifest_path)}"
-            )
+            words = f"{len(found)} rows, its manifest counts {made['rows']}"
+            raise RecordError(f"{file}: {words}; {ways_out(manifest_path)}")
         if part:  # the controls of what timed nothing are a header alone
             parts[part] = found
     return Record(manifest["experiment"], manifest, **parts)
@@ -113,13 +112,12 @@ def check_writable(manifest_path: Path) -> None:
             trial.unlink(missing_ok=True)
             staging(trial).unlink(missing_ok=True)
     except OSError as error:
-        raise RecordError(
-            f"{at}: cannot be written ({nearest}: {error.strerror}); make room or name another place"
-        ) from None
+        words = f"cannot be written ({nearest}: {error.strerror})"
+        raise RecordError(f"{at}: {words}; make room or name another place") from None
 
 
 def replace_record(
-    manifest_path: Path, files: Mapping[str, str], rows: Mapping[str, int], manifest: Mapping[str, Any]
+    manifest_path: Path, files: Mapping[str, str], rows: Mapping[str, int], manifest: JSON
 ) -> Path | None:
     """Where the record that stood there went, or None; the new one is in place when this returns.
 
@@ -128,10 +126,8 @@ def replace_record(
     cannot be put in place is kept elsewhere, and the RecordError says where.
     """
     at = manifest_path.parent
-    outputs = {
-        name: {"sha256": sha256(text.encode()).hexdigest(), "rows": rows[name]}
-        for name, text in files.items()
-    }
+    digests = {name: sha256(text.encode()).hexdigest() for name, text in files.items()}
+    outputs = {name: {"sha256": digest, "rows": rows[name]} for name, digest in digests.items()}
     whole = {**files, manifest_path.name: json_text(seal({**manifest, "outputs": outputs}))}
     with _undisturbed():
         try:
@@ -170,7 +166,7 @@ def _write_all(folder: Path, files: Mapping[str, str]) -> None:
         raise
 
 
-def _kept(manifest_path: Path, whole: Mapping[str, str], manifest: Mapping[str, Any]) -> str:
+def _kept(manifest_path: Path, whole: Mapping[str, str], manifest: JSON) -> str:
     """Where a measured record was put that has no place, in words: the first folder that takes it."""
     name = f"{manifest['started_at'].replace(':', '')}-not-in-place"
     elsewhere = f"inference-lab-{manifest_path.parent.name}-{name}"
@@ -181,9 +177,8 @@ def _kept(manifest_path: Path, whole: Mapping[str, str], manifest: Mapping[str, 
             _write_all(target, whole)
         except OSError:  # no room here either
             continue
-        return (
-            f"what was measured is kept in {target}; mend that, then move its files to {manifest_path.parent}"
-        )
+        way_out = f"mend that, then move its files to {manifest_path.parent}"
+        return f"what was measured is kept in {target}; {way_out}"
     return "nothing was recorded, for no other folder took what was measured: make room and measure again"
 
 
@@ -219,8 +214,5 @@ def place_beside(manifest_path: Path, name: str) -> Path:
 
 
 def _unused(folder: Path) -> Path:
-    number, candidate = 1, folder
-    while candidate.exists():
-        number += 1
-        candidate = folder.with_name(f"{folder.name}-{number}")
-    return candidate
+    more = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+    return next(candidate for candidate in chain([folder], more) if not candidate.exists())

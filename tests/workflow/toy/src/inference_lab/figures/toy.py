@@ -4,7 +4,7 @@ import toyplot  # a package whose version the checks change
 
 from inference_lab import toy_pause
 from inference_lab.analysis.summary_table import View
-from inference_lab.records.svg import source_text
+from inference_lab.records.forms import source_text
 
 
 def draw(view: View) -> str:

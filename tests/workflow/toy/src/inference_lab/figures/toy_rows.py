@@ -3,7 +3,7 @@
 import toyplot
 
 from inference_lab.analysis.summary_table import View
-from inference_lab.records.svg import source_text
+from inference_lab.records.forms import source_text
 
 
 def draw(view: View) -> str:
