@@ -138,13 +138,9 @@ class Pages(unittest.TestCase):
 
     def test_a_claim_of_several_lines_is_one_row(self) -> None:
         """What YAML's `says: |` or a bar would tear apart stays one line."""
-        self.file.write_text(
-            "question: q\nprediction: p\nclaims:\n  - id: a\n    says: |\n      one | two\n      three\n"
-            "    kind: knee\n    path: dynamic\n    within: [1, 2]\n",
-            encoding="utf-8",
-        )
-        _, page = pages(view_of(timing_record(rounds=6), knee_factor=1.25), self.file)
-        self.assertIn("**: one \\| two three.", page)
+        torn = PREDICTION.replace("it takes longer", '"one | two\\n three"')
+        self.file.write_text(torn, encoding="utf-8")
+        self.assertIn("**: one \\| two  three.", self.parts(view_of(timing_record(rounds=6)))["Answer"])
 
     def test_a_record_of_observations(self) -> None:
         """A record without samples or oracle has the same page, every column shown."""

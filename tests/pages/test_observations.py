@@ -10,11 +10,7 @@ from inference_lab.records.record import Record
 from tests.checkout import judge_of
 
 NAMES = list(OPERATIONS)
-SOURCE = {
-    "experiment": "p0",
-    "files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64},
-    "command": "rebuild it",
-}
+SOURCE = {"files": {"raw.csv": "c" * 64, "summary.csv": "e" * 64}, "command": "rebuild it"}
 
 
 class PageTest(unittest.TestCase):
@@ -26,10 +22,11 @@ class PageTest(unittest.TestCase):
         return draw(View(Record("p0", {}, None, None, made), made, judge_of(), SOURCE))
 
     def test_every_observation_has_its_line(self) -> None:
-        """One line of the table each, with yes, no and a dash for what is not defined."""
+        """One line of the table each, with yes, no and a dash for what is not defined; below, the origin."""
         page = self.page()
         for row in rows(NAMES):
             self.assertIn(f"| {row['observation']} |", page)
+        self.assertIn("raw.csv `cccccccccccc`, summary.csv `eeeeeeeeeeee` by `rebuild it`", page)
         self.assertIn("| broadcast_view | 2 3 4 | 0 0 8 | neither | 192 | no | yes | – | yes |", page)
 
     def test_short_cuts_are_refuted_by_the_rows_themselves(self) -> None:
@@ -39,11 +36,3 @@ class PageTest(unittest.TestCase):
         self.assertIn("`advanced_index`, `reshape_swapped`", said)
         (said,) = (line for line in self.page(shares_memory="true").splitlines() if rule in line)
         self.assertNotIn("reshape_swapped", said)
-
-    def test_it_names_its_origin(self) -> None:
-        """Raw digest and the command that rebuilds it."""
-        self.assertIn("raw.csv `cccccccccccc`, summary.csv `eeeeeeeeeeee` by `rebuild it`", self.page())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,10 +1,9 @@
-"""What a template inserts is escaped; what it lacks is an error with file and line."""
+"""What a template inserts is escaped; what it lacks is an error: see test_article."""
 
 import tempfile
 import unittest
 from pathlib import Path
 
-from inference_lab.errors import ConfigError
 from inference_lab.pages.render import Markdown, render, table, words
 
 
@@ -19,21 +18,12 @@ class RenderTest(unittest.TestCase):
             return render(file, **facts)
 
     def test_text_of_a_server_is_no_markup(self) -> None:
-        """A tag, a bar, a line break and a control character of a server stay text in their line."""
+        """A tag, a bar, a line break and a control character stay text in their line; Markdown is kept."""
         said = "v1 <img src=x>|\x1b[2J\nnext"
         shown = "v1 &lt;img src=x>\\|\\x1b[2J next"
         self.assertEqual(self.render("| {{ said }} |\n", said=said), f"| {shown} |\n")
         self.assertEqual(table([[said]], ["<b>"]), f"| &lt;b> |\n| --- |\n| {shown} |")
-
-    def test_markdown_is_kept(self) -> None:
-        """Text marked as Markdown is not escaped."""
         self.assertEqual(self.render("{{ text }}", text=Markdown("a\n\n| b |")), "a\n\n| b |")
-
-    def test_what_is_missing_names_file_and_line(self) -> None:
-        """A name that a template does not get is an error with file and line."""
-        for template in ("one\n{{ two }}", "one\n{% for %}"):
-            with self.subTest(template), self.assertRaisesRegex(ConfigError, r"page\.md\.j2 line 2: "):
-                self.render(template)
 
     def test_facts_in_words(self) -> None:
         """Values of a manifest are written as words, nested ones flat."""

@@ -21,24 +21,17 @@ def manifest(axis: str, servers: Sequence[tuple[Any, Mapping[str, Any]]]) -> dic
 
 
 class ServersTest(unittest.TestCase):
-    """Two experiments: one server per value of the first, one for all values of the second."""
+    """One server per value of the first experiment, one for all values of the second."""
 
-    def setUp(self) -> None:
-        """Have what every test of the class needs, gone at its end."""
-        sizes = {0.1: 52_352, 1: 524_288}
-        self.capacity = manifest(
-            "kv_cache_gib",
-            [
-                (gib, {"version": "1", "kv_cache_tokens": n, "arguments": ["--eager", "--gib", str(gib)]})
-                for gib, n in sizes.items()
-            ],
-        )
-        facts = {"version": "1", "kv_cache_tokens": 524_288, "arguments": ["--eager", "--gib", "1"]}
-        self.clients = manifest("concurrency", [(1, facts)])
-
-    def test_a_fact_of_one_server_names_its_varied_value(self) -> None:
-        """52,352 tokens were what the server of 0.1 GiB held, not all of them."""
-        both = environment.servers({"capacity": self.capacity, "clients": self.clients})
+    def test_where_a_fact_holds(self) -> None:
+        """52,352 tokens were what the server of 0.1 GiB held; one experiment alone is not named."""
+        servers = [
+            (gib, {"version": "1", "kv_cache_tokens": n, "arguments": ["--eager", "--gib", str(gib)]})
+            for gib, n in {0.1: 52_352, 1: 524_288}.items()
+        ]
+        capacity = manifest("kv_cache_gib", servers)
+        clients = manifest("concurrency", [(1, servers[1][1])])
+        both = environment.servers({"capacity": capacity, "clients": clients})
         for fact in (
             ("version", "1", "all"),
             ("kv_cache_tokens", "52352", "capacity (kv_cache_gib 0.1)"),
@@ -47,10 +40,7 @@ class ServersTest(unittest.TestCase):
             ("options", "--gib 0.1", "capacity (kv_cache_gib 0.1)"),
         ):
             self.assertIn(fact, both)
-
-    def test_one_experiment_is_not_named(self) -> None:
-        """A fact of a server names the condition it holds for, not the one experiment there is."""
-        one = environment.servers({"capacity": self.capacity})
+        one = environment.servers({"capacity": capacity})
         self.assertIn(("kv_cache_tokens", "524288", "kv_cache_gib 1"), one)
         self.assertIn(("version", "1", "all"), one)
         self.assertEqual(environment.servers({"m1": {"conditions": {}}}), [])
@@ -65,16 +55,7 @@ class LimitsTest(unittest.TestCase):
         numbers = {  # batch, in flight, prefill tokens, waiting, preempted, queue, TTFT
             4: (4, 4, 64, 0, 0, 0.1, 20, "the clients (every request in flight was in a step)"),
             16: (8, 16, 64, 8, 0, 60, 100, "max_num_seqs (a full batch of 8, and 8 waited: 60%"),
-            32: (
-                6,
-                32,
-                128,
-                8,
-                2,
-                60,
-                100,
-                "the KV cache (running requests were preempted); max_num_",
-            ),
+            32: (6, 32, 128, 8, 2, 60, 100, "the KV cache (running requests were preempted); max_num_"),
             64: (6, 32, 64, 8, 0, 60, 100, "none of the declared bounds"),
             128: ("", 32, 64, 8, 0, 60, 100, "not known"),
         }
