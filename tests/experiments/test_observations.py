@@ -1,4 +1,4 @@
-"""The rows of p0 and the predictions made about them."""
+"""The rows of p0 and of m2_capacity: computed and observed, nothing timed."""
 
 import csv
 import io
@@ -7,46 +7,64 @@ from typing import Any
 
 from inference_lab.config.sections import read_measure
 from inference_lab.errors import ConfigError
-from inference_lab.experiments.observations import COLUMNS, measure, rows
+from inference_lab.experiments import capacity, observations
+from inference_lab.experiments.observations import COLUMNS
+from inference_lab.mechanisms.kv_capacity import PUBLISHED_MODELS
 from inference_lab.mechanisms.numpy_semantics import OPERATIONS
 
 NAMES = list(OPERATIONS)
+DTYPES = ["float32", "float16", "bfloat16", "int8"]
+FIXED = {"block_size": 16, "sequence_length": 1000}
+OBSERVED: Any = read_measure({"by": "observations", "vary": {"observation": NAMES}}, "a test")
+CAPACITY: Any = read_measure({"by": "capacity", "vary": {"dtype": DTYPES}, "fixed": FIXED}, "a test")
 
 
-class RowsTest(unittest.TestCase):
+class RecordTest(unittest.TestCase):
+    """What is recorded."""
+
+    def test_the_raw_file_holds_the_rows(self) -> None:
+        """Kind, number and text of the rows, all under the same columns; progress once, at the end."""
+        for module, section, kind, rows in (
+            (observations, OBSERVED, "observation", observations.rows(NAMES)),
+            (capacity, CAPACITY, "capacity", capacity.rows(CAPACITY)),
+        ):
+            told: list[tuple[int, int]] = []
+            found = module.measure(section, lambda *now, told=told: told.append(now))
+            self.assertEqual((found.kind, found.rows["raw.csv"], told), (kind, len(rows), [(len(rows),) * 2]))
+            self.assertEqual(list(csv.DictReader(io.StringIO(found.files["raw.csv"]))), rows)
+
+
+class ObservationsTest(unittest.TestCase):
     """Observations as text."""
 
-    def test_one_row_an_observation_in_order(self) -> None:
-        """Every observation has a row under exactly COLUMNS, all text, the same when made again."""
-        found = rows(NAMES)
-        self.assertEqual([row["observation"] for row in found], list(OPERATIONS))
-        for row in found:
-            self.assertEqual(tuple(row), COLUMNS)
-            self.assertTrue(all(isinstance(value, str) for value in row.values()))
-        self.assertEqual(found, rows(NAMES))
-
     def test_how_values_are_written(self) -> None:
-        """Booleans in lower case, shapes between blanks, nothing where nothing is defined."""
-        found = {row["observation"]: row for row in rows(NAMES)}
+        """In the order named; booleans in lower case, shapes between blanks, nothing where not defined."""
+        rows = observations.rows(NAMES)
+        self.assertEqual([row["observation"] for row in rows], NAMES)
+        self.assertEqual({tuple(row) for row in rows}, {COLUMNS})
+        found = {row["observation"]: row for row in rows}
         self.assertEqual(found["basic_slice"]["shares_memory"], "true")
         self.assertEqual(found["basic_slice"]["shape"], "2 2 4")
         self.assertEqual(found["broadcast_view"]["write_reaches_source"], "")
         self.assertEqual(found["list_assignment"]["strides"], "")
         self.assertEqual(found["softmax_axis_0"]["mixes_sequences"], "true")
-
-    def test_what_is_recorded(self) -> None:
-        """A record of kind observation, its raw.csv the rows under their columns, progress told once."""
-        section: Any = read_measure({"by": "observations", "vary": {"observation": NAMES}}, "a test")
-        told: list[tuple[int, int]] = []
-        found = measure(section, lambda done, total: told.append((done, total)))
-        count = len(OPERATIONS)
-        self.assertEqual((found.kind, found.rows["raw.csv"], told), ("observation", count, [(count, count)]))
-        self.assertEqual(list(csv.DictReader(io.StringIO(found.files["raw.csv"]))), rows(NAMES))
-
-    def test_a_name_nothing_has_is_refused(self) -> None:
-        """An unknown observation is a ConfigError that names it and those there are."""
         with self.assertRaisesRegex(ConfigError, "no observation 'slice'; there are list_assignment"):
-            rows(["slice"])
+            observations.rows(["slice"])
+
+
+class CapacityTest(unittest.TestCase):
+    """One row per dtype and model."""
+
+    def test_rows(self) -> None:
+        """In order; where NumPy has the dtype a real cache holds the computed bytes; blocks lose a rest."""
+        found = {(row["dtype"], row["model"]): row for row in capacity.rows(CAPACITY)}
+        self.assertEqual(list(found), [(dtype, model.name) for dtype in DTYPES for model in PUBLISHED_MODELS])
+        for (dtype, _), row in found.items():
+            expected = "" if dtype == "bfloat16" else row["bytes_per_token"]
+            self.assertEqual(row["measured_bytes_per_token"], expected, row)
+        row = found["float16", "Gemma-2B"]
+        self.assertEqual((row["tokens_per_gib"], row["sequences_per_gib"]), ("58254", "58"))
+        self.assertEqual((row["block_tokens_per_gib"], row["block_sequences_per_gib"]), ("58240", "57"))
 
 
 if __name__ == "__main__":
