@@ -37,19 +37,11 @@ class EffectsTest(unittest.TestCase):
 
     def test_extra_work_is_done_inside_the_call(self) -> None:
         """So many products, then the base call, whose result is returned; for none the base call itself."""
-        done: list[str] = []
-        result = np.zeros(3)
-
-        def base() -> Any:
-            done.append("base")
-            return result
-
-        def product() -> None:
-            done.append("product")
-
-        self.assertIs(with_products(base, product, 3)(), result)
-        self.assertEqual(done, ["product"] * 3 + ["base"])
-        self.assertIs(with_products(base, product, 0), base)
+        calls = mock.Mock()
+        self.assertIs(with_products(calls.base, calls.product, 3)(), calls.base.return_value)
+        self.assertEqual(calls.mock_calls, [*[mock.call.product()] * 3, mock.call.base()])
+        self.assertIs(with_products(calls.base, calls.product, 0), calls.base)
+        self.assertEqual([effect(path) for path in PATHS], [0, 0, 5, 10])
 
     def test_it_is_sized_by_timing(self) -> None:
         """Products a call is the ratio of their times, whatever the machine's speed and one slow pair."""
@@ -70,10 +62,6 @@ class EffectsTest(unittest.TestCase):
         with mock.patch("time.thread_time_ns", side_effect=lambda: now):
             self.assertAlmostEqual(products_per_call(takes(1200), takes(3)), 400, delta=1)
 
-    def test_a_name_says_the_percent(self) -> None:
-        """The added work of a path is read from its name."""
-        self.assertEqual([effect(path) for path in PATHS], [0, 0, 5, 10])
-
 
 class BindTest(unittest.TestCase):
     """Paths as calls."""
@@ -83,30 +71,20 @@ class BindTest(unittest.TestCase):
         self.enterContext(mock.patch.object(selfcheck, "products_per_call", return_value=200.0))
 
     def test_nulls_are_the_call_itself(self) -> None:
-        """Every length is a group: the paths in order and the replica; a null is the baseline's very call."""
-        bench = bind(SECTION)
-        self.assertEqual(
-            [[call.sequence_length for call in group] for group in bench.groups], [[4] * 5, [6] * 5]
-        )
-        for group in bench.groups:
-            self.assertEqual([call.path for call in group], [*PATHS, "preallocated"])
+        """Every length is a group: paths in order and the replica; 5% of a call worth 200 products are 10."""
+        with mock.patch.object(selfcheck, "with_products", wraps=with_products) as made:
+            bench = bind(SECTION)
+        self.assertEqual([call.args[2] for call in made.call_args_list], [0, 0, 10, 20] * 2)
+        for T, group in zip((4, 6), bench.groups, strict=True):
+            called = [(call.path, call.sequence_length) for call in group]
+            self.assertEqual(called, [(path, T) for path in (*PATHS, "preallocated")])
             base, null, five, _, replica = (call.call for call in group)
             self.assertIs(base, null)
             self.assertIs(base, replica)
             np.testing.assert_array_equal(base(), five())
         self.assertEqual(bench.facts, {"products_per_call": {"4": 200.0, "6": 200.0}})
-
-    def test_counts_follow_the_percent(self) -> None:
-        """Of a call worth 200 products, 5% are 10 and 10% are 20."""
-        with mock.patch.object(selfcheck, "with_products", wraps=with_products) as made:
-            bind(SECTION)
-        self.assertEqual([call.args[2] for call in made.call_args_list], [0, 0, 10, 20] * 2)
-
-    def test_the_oracle_checks_the_base_call(self) -> None:
-        """One finding a length: all paths return what that call returns."""
-        found = bind(SECTION).check()
-        self.assertEqual([(f.path, f.shape[1], f.passed) for f in found],
-                         [("preallocated", 4, True), ("preallocated", 6, True)])  # fmt: skip
+        checked = [(f.path, f.shape[1], f.passed) for f in bench.check()]  # all return what that call returns
+        self.assertEqual(checked, [("preallocated", 4, True), ("preallocated", 6, True)])
 
 
 class MeasureTest(unittest.TestCase):
@@ -137,10 +115,8 @@ class MeasureTest(unittest.TestCase):
             )
 
         with mock.patch("inference_lab.timing.worker.measure", one):
-            found = measure(
-                checkout.section(**CONDITIONS | {"runs": 3, "processes": 3}),
-                lambda done, total: told.append((done, total)),
-            )
+            asked = checkout.section(**CONDITIONS | {"runs": 3, "processes": 3})
+            found = measure(asked, lambda *now: told.append(now))
         self.assertEqual(numbers, [0, 3, 6])
         self.assertEqual(told, [(6, 18), (12, 18), (18, 18)])
         self.assertEqual(found.files, {"raw.csv": "head\nrow 0\nrow 3\nrow 6\n", "controls.csv": "head\n"})
@@ -158,9 +134,8 @@ class MeasureTest(unittest.TestCase):
             (root / name).write_text(text)
         samples, controls = (read_samples(root / name, controls=name[0] == "c") for name in found.files)
         self.assertEqual(len(samples), 2 * 2 * 2 * len(PATHS))
-        self.assertEqual(
-            [list(facts["products_per_call"]) for facts in found.facts["processes"]], [["4", "6"]] * 2
-        )
+        lengths = [list(facts["products_per_call"]) for facts in found.facts["processes"]]
+        self.assertEqual(lengths, [["4", "6"]] * 2)
         manifest = {"conditions": SECTION.given(), **found.facts, "environment": found.environment}
         record = Record("selfcheck", manifest, samples, controls)
         self.assertEqual(len(trials(record, judge_of())), 2 * 2 * 3)
