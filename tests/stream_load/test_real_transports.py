@@ -48,13 +48,15 @@ class TransportCase(unittest.TestCase):
 
     def load(self, url: str, *more: str, requests: int = 1, model: str = "m") -> int:
         """The exit code of `load`; what it printed is in `said`."""
-        words = ["--base-url", url, "--output", str(self.output), "--requests", str(requests)]
-        words += ["--model", model] if model else []
-        words += ["--output-tokens", "3", *([] if "--rate" in more else ["--concurrency", "1"]), *more]
+        words = (
+            f"--base-url {url} --output {self.output} --requests {requests} --output-tokens 3 --concurrency 1"
+        )
+        words += f" --model {model}" * bool(model)
+        shutil.rmtree(self.output, ignore_errors=True)
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             try:
-                return main(words)
+                return main([*words.split(), *more])
             finally:
                 self.said = out.getvalue()
 
@@ -102,11 +104,10 @@ class TestTls(TransportCase):
                 self.assertEqual({record.clock for record in self.records()}, {"user"})
                 (session,) = self.info()["sessions"]
                 self.assertEqual(session["tls"]["certificate_checked"], is_checked)
-                self.assertEqual(session["clock"]["stamps"], "user")
-                self.assertEqual(session["clock"]["asked"], "kernel")
+                clock = session["clock"]
+                self.assertEqual((clock["stamps"], clock["asked"]), ("user", "kernel"))
                 self.assertEqual((session["connections"], session["resent_requests"]), (1, 0))
                 self.assertEqual("nobody checked" in self.said, not is_checked)
-            shutil.rmtree(self.output)
         seen = len(self.server.seen)
         self.assertEqual(self.load(self.server.url), 1)
         self.assertEqual(self.record().status, "connect_error")
@@ -162,10 +163,8 @@ class TestReuse(TransportCase):
                 self.assertEqual([seen[:2] for seen in server.seen], [(0, 0), (0, 1), (1, 0)])
             first, second = self.records()
             self.assertEqual((first.resent, second.resent), (0, 1))
-            assert second.sent_ns is not None
-            self.assertGreater(second.sent_ns, began[1])
+            self.assertGreater(second.sent_ns or 0, began[1])
             self.assertEqual(second.attempt, 1)
-            shutil.rmtree(self.output)
 
     def test_what_goes_only_once(self) -> None:
         """Neither on a new connection nor after a first byte is anything sent again; once more means once."""
@@ -180,7 +179,6 @@ class TestReuse(TransportCase):
                 self.assertEqual(len(server.seen), seen)
             self.assertIn(self.records()[-1].status, ("connect_error", "truncated"))
             self.assertEqual(self.records()[-1].resent, resent)
-            shutil.rmtree(self.output)
 
     def test_an_end_is_noticed_before_the_next_request(self) -> None:
         """A connection that the server closed while it was idle is not used, however short ago that was."""
@@ -375,7 +373,6 @@ class TestKeys(TransportCase):
             for start in range(len(KEY) - 7):
                 self.assertNotIn(KEY[start : start + 8], told)
             self.assertIn("m-[key]", told)
-            shutil.rmtree(self.output)
 
     def test_an_option_that_holds_it(self) -> None:
         """The record keeps options: one that holds the key is refused, and not repeated."""
@@ -409,7 +406,6 @@ class TestWaiting(TransportCase):
                 first, second = self.after("429 Too Many Requests", asked)
                 self.assertEqual(first.notes, (f"Retry-After cannot be read: {asked}",))
                 self.assertEqual(second.status, "ok")
-            shutil.rmtree(self.output)
 
     def test_no_wait_is_longer_than_the_request_may_take(self) -> None:
         """A retry that would come after the total time-out is not made."""

@@ -38,19 +38,10 @@ class SocketReader:
     def __init__(self, clock: ArrivalClock) -> None:
         self.clock = clock
         self._loop = asyncio.get_running_loop()
-        self._selector = selectors.DefaultSelector()
+        self.selector = selectors.DefaultSelector()
         self._unread: deque[tuple[Connection, bytes, int, int | None]] = deque()
         self._again: asyncio.Handle | None = None
-        self._loop.add_reader(self._selector.fileno(), self._turn)
-
-    def add(self, sock: socket.socket, connection: "Connection") -> None:
-        """Read this socket for this connection from now on."""
-        self._selector.register(sock, selectors.EVENT_READ, connection)
-
-    def discard(self, sock: socket.socket) -> None:
-        """Read it no more."""
-        with contextlib.suppress(KeyError):  # its end was read, or the reader is closed
-            self._selector.unregister(sock)
+        self._loop.add_reader(self.selector.fileno(), self._turn)
 
     def read(self) -> None:
         """Read and stamp now what has arrived; it is interpreted in the next turn."""
@@ -61,7 +52,7 @@ class SocketReader:
     def _read(self) -> None:
         clock, is_kernel = self.clock, self.clock.kernel
         reads: list[tuple[Connection, bytes, Sequence[Ancillary], int]] = []
-        for key, _ in self._selector.select(0):
+        for key, _ in self.selector.select(0):
             sock = key.fileobj
             assert isinstance(sock, socket.socket)
             ancillary: Sequence[Ancillary] = ()
@@ -76,7 +67,7 @@ class SocketReader:
                 key.data.close_reason = error.strerror or str(error)
                 data = b""
             if not data:
-                self._selector.unregister(sock)
+                self.selector.unregister(sock)
             reads.append((key.data, data, ancillary, monotonic_ns()))
         if is_kernel:
             clock.compare()
@@ -104,8 +95,8 @@ class SocketReader:
         """Read nothing more."""
         if self._again is not None:
             self._again.cancel()
-        self._loop.remove_reader(self._selector.fileno())
-        self._selector.close()
+        self._loop.remove_reader(self.selector.fileno())
+        self.selector.close()
 
 
 class Connection:
@@ -120,7 +111,7 @@ class Connection:
         self._on_sent: Callable[[int], None] | None = None
         self._is_open = True
         self.close_reason = "closed"
-        reader.add(sock, self)
+        reader.selector.register(sock, selectors.EVENT_READ, self)
 
     def deliver(self, data: bytes, at_ns: int, lag_ns: int | None) -> None:
         """Hand on what was read; no bytes are the end."""
@@ -181,7 +172,8 @@ class Connection:
         if not self._is_open:
             return
         self._is_open = False
-        self._reader.discard(self._sock)
+        with contextlib.suppress(KeyError):  # its end was read, or the reader is closed
+            self._reader.selector.unregister(self._sock)
         if self._unsent:
             asyncio.get_running_loop().remove_writer(self._sock)
         if reset:

@@ -157,8 +157,8 @@ class TokenCounter:
 
     def _output(self, delta: JSON) -> bool:
         """Whether a delta holds output: a flag or a number is none. Notes which kind it is."""
-        filled = [key for key, value in delta.items() if isinstance(value, str | list | dict) and value]
-        filled = [key for key in filled if key != "role"]
+        kinds = (str, list, dict)
+        filled = [key for key, value in delta.items() if value and isinstance(value, kinds) and key != "role"]
         for key in filled:
             if key not in _CONTENT:
                 self._note(f"delta key {key!r} is not known; what it holds counts as output")
