@@ -102,6 +102,11 @@ class Run:
         """What the run was made under, apart from what its experiment fixed."""
         return {key: str(value) for key, value in self.sessions[0].get("cell", {}).items()}
 
+    @property
+    def is_open_loop(self) -> bool:
+        """Whether requests were sent by a schedule, not when an earlier one ended."""
+        return self.sessions[0].get("schedule") != "closed"
+
     @cached_property
     def measured(self) -> list[RequestRecord]:
         """The requests that arrived in the window."""

@@ -60,10 +60,6 @@ def _tpot(request: RequestRecord) -> list[float]:
     return [(times[-1] - times[0]) / (len(times) - 1)] if len(times) > 1 else []
 
 
-def _lag(request: RequestRecord) -> list[int]:
-    return [] if request.max_read_lag_ns is None else [request.max_read_lag_ns]
-
-
 def _span(start: str, end: str) -> OfRequest:
     """From one of a request's times to another; nothing where it lacks one of them."""
 
@@ -74,16 +70,11 @@ def _span(start: str, end: str) -> OfRequest:
     return of
 
 
-def _is_open_loop(run: Run) -> bool:
-    """Whether requests were sent by a schedule, not when an earlier one ended."""
-    return run.sessions[0].get("schedule") != "closed"
-
-
 def _time(name: str, formula: str, in_request: OfRequest) -> Metric:
     """A time of every successful request."""
 
     def values(cell: Cell) -> list[float]:
-        runs = [run for run in cell.runs if name != "slip" or _is_open_loop(run)]
+        runs = [run for run in cell.runs if name != "slip" or run.is_open_loop]
         return [value for run in runs for request in run.succeeded for value in in_request(request)]
 
     return Metric(name, "ms", formula, values, in_request)
@@ -100,8 +91,9 @@ TIMES = (
     _time("e2e", "finish - arrival", _span("arrival_ns", "finish_ns")),
     _time("service_time", "finish - sent", _span("sent_ns", "finish_ns")),
     SLIP := _time("slip", "arrival - scheduled", _span("scheduled_ns", "arrival_ns")),
-    CLIENT_LAG := _time("client_lag", "longest wait of a read's last bytes for the client", _lag),
-)
+    CLIENT_LAG := _time("client_lag", "longest wait of a read's last bytes for the client",
+                        lambda r: [] if r.max_read_lag_ns is None else [r.max_read_lag_ns]),
+)  # fmt: skip
 
 
 def _against_truth(name: str, formula: str, of: OfBoth) -> Metric:
@@ -130,26 +122,26 @@ def _with_truth(run: Run) -> Iterable[tuple[RequestRecord, Truth]]:
             yield request, truth
 
 
+def _differ(seen: Sequence[int], written: Sequence[int]) -> list[int]:
+    return [a - b for a, b in zip(seen, written, strict=True)]
+
+
 def _token_error(request: RequestRecord, truth: Truth) -> list[int]:
-    seen, written = _gaps(token_times(request)), _gaps(truth["token_ns"])
-    return [abs(a - b) for a, b in zip(seen, written, strict=True)]
+    return list(map(abs, _differ(_gaps(token_times(request)), _gaps(truth["token_ns"]))))
 
 
 def _ttft_error(request: RequestRecord, truth: Truth) -> list[float]:
     return [abs(ttft - (truth["token_ns"][0] - truth["received_ns"])) for ttft in TTFT.in_request(request)]
 
 
-def _delay(request: RequestRecord, truth: Truth) -> list[int]:
-    return [seen - written for seen, written in zip(token_times(request), truth["token_ns"], strict=True)]
-
-
 _TTFT_ERROR = "|TTFT seen - (first token written - request received)|"
 AGAINST_TRUTH = (
     TOKEN_ERROR := _against_truth("token_error", "|ITL seen - ITL written|", _token_error),
     TTFT_ERROR := _against_truth("ttft_error", _TTFT_ERROR, _ttft_error),
-    TOKEN_DELAY := _against_truth("token_delay", "token seen - token written", _delay),
+    TOKEN_DELAY := _against_truth("token_delay", "token seen - token written",
+                                  lambda request, t: _differ(token_times(request), t["token_ns"])),
     _against_truth("server_itl", "from token written to token written", lambda _, t: _gaps(t["token_ns"])),
-)
+)  # fmt: skip
 
 
 def _of_one(metric: Metric, run: Run) -> Sequence[float]:
@@ -167,8 +159,8 @@ def _mean_ms(metric: Metric, run: Run) -> float | None:
     return math.fsum(values) / len(values) / 1e6 if values else None
 
 
-def _rate(count: float, run: Run) -> float | None:
-    return count / run.duration_s if run.duration_s else None
+def _per(amount: float, of: float | None) -> float | None:
+    return amount / of if of else None
 
 
 def _mean_in_flight(run: Run) -> float | None:
@@ -184,21 +176,13 @@ def _tokens(requests: Iterable[RequestRecord]) -> int:
 
 
 def _coalesced(run: Run) -> float | None:
-    chunks = sum(len(request.chunk_tokens) for request in run.attempts)
-    return 100 * sum(request.coalesced_reads for request in run.attempts) / chunks if chunks else None
-
-
-def _disagreements(run: Run) -> int:
-    return sum(request.counted_tokens != request.output_tokens for request in run.attempts)
+    reads = sum(request.coalesced_reads for request in run.attempts)
+    return _per(100 * reads, sum(len(request.chunk_tokens) for request in run.attempts))
 
 
 def _cpu(run: Run) -> float | None:
-    spent, tokens = sum(session.get("client_cpu_ns", 0) for session in run.sessions), _tokens(run.attempts)
-    return spent / 1e3 / tokens if spent and tokens else None
-
-
-def _memory(run: Run) -> float | None:
-    return max(session.get("client_max_rss_kib", 0) for session in run.sessions) / 1024 or None
+    spent = sum(session.get("client_cpu_ns", 0) for session in run.sessions)
+    return _per(spent / 1e3, _tokens(run.attempts)) or None
 
 
 def _start(run: Run) -> float | None:
@@ -207,40 +191,34 @@ def _start(run: Run) -> float | None:
     return (min(sent) - launched) / 1e9 if sent and launched is not None else None
 
 
-def _ended_as(status: str) -> Metric:
-    return per_run(
-        status, "requests", f"ended as {status}", lambda run: sum(r.status == status for r in run.requests)
-    )
-
-
 _PEAK = "most of a client's between admission and finish at once"
 OF_RUN = (
     per_run("duration", "s", "first arrival to last finish of those measured", lambda run: run.duration_s),
     per_run("measured", "requests", "arrived in the window", lambda run: len(run.measured)),
     per_run("outside", "requests", "arrived outside the window",
             lambda run: len(run.requests) - len(run.measured)),
-    *map(_ended_as, STATUSES),
+    *(per_run(status, "requests", f"ended as {status}",
+              lambda run, status=status: sum(r.status == status for r in run.requests))
+      for status in STATUSES),
     per_run("retries", "attempts", "attempts after a request's first",
             lambda run: len(run.attempts) - len(run.requests)),
     per_run("requests_per_s", "1/s", "successful requests / duration",
-            lambda run: _rate(len(run.succeeded), run)),
+            lambda run: _per(len(run.succeeded), run.duration_s)),
     per_run("output_tokens_per_s", "1/s", "their output tokens / duration",
-            lambda run: _rate(_tokens(run.succeeded), run)),
+            lambda run: _per(_tokens(run.succeeded), run.duration_s)),
     per_run("peak_in_flight", "requests", _PEAK, lambda run: peak_in_flight(run.requests)),
     per_run("mean_in_flight", "requests", "time between admission and finish / duration", _mean_in_flight),
-    per_run("length_disagreements", "requests", "usage and count of tokens differ", _disagreements),
+    per_run("length_disagreements", "requests", "usage and count of tokens differ",
+            lambda run: sum(r.counted_tokens != r.output_tokens for r in run.attempts)),
     per_run("coalesced", "%", "reads that held several chunks / chunks", _coalesced),
     per_run("token_error_p99", "ms", "P99 of token_error in the run", lambda run: p99_ms(TOKEN_ERROR, run)),
     per_run("ttft_error_mean", "ms", "mean of ttft_error in the run", lambda run: _mean_ms(TTFT_ERROR, run)),
     per_run("ttft_error_p99", "ms", "P99 of ttft_error in the run", lambda run: p99_ms(TTFT_ERROR, run)),
     per_run("client_cpu_a_token", "us", "CPU time of the client / output tokens", _cpu),
-    per_run("client_memory", "MiB", "largest resident set of the client", _memory),
+    per_run("client_memory", "MiB", "largest resident set of the client",
+            lambda run: max(one.get("client_max_rss_kib", 0) for one in run.sessions) / 1024 or None),
     per_run("start_to_first_request", "s", "first request sent - process launched", _start),
 )  # fmt: skip
-
-
-def _mean_batch(cell: Cell) -> list[float]:
-    return [sum(step.batch for step in cell.steps) / len(cell.steps)] if cell.steps else []
 
 
 OF_CELL = (
@@ -248,7 +226,8 @@ OF_CELL = (
            lambda cell: [peak_in_flight(cell.requests)]),
     Metric("peak_step_batch", "requests", "most in a step of the server's engine",
            lambda cell: [max(step.batch for step in cell.steps)] if cell.steps else []),
-    Metric("mean_step_batch", "requests", "mean over the steps of the server's engine", _mean_batch),
+    Metric("mean_step_batch", "requests", "mean over the steps of the server's engine",
+           lambda cell: [sum(s.batch for s in cell.steps) / len(cell.steps)] if cell.steps else []),
 )  # fmt: skip
 
 SLO = {f"{metric.name}_ms": metric for metric in TIMES}
@@ -269,9 +248,8 @@ def goodput(slo: Mapping[str, float]) -> Metric:
         return len(times) > 0 and max(times) <= slo[name] * 1e6
 
     def of(run: Run) -> float | None:
-        if "slip_ms" in slo and not _is_open_loop(run):
-            return _rate(0, run)
-        return _rate(sum(all(met(request, name) for name in slo) for request in run.succeeded), run)
+        judged = run.succeeded if run.is_open_loop or "slip_ms" not in slo else ()  # no schedule to slip from
+        return _per(sum(all(met(request, name) for name in slo) for request in judged), run.duration_s)
 
     words = " and ".join(f"{name} <= {bound:g}" for name, bound in sorted(slo.items()))
     formula = f"successful requests with {words} / duration"

@@ -5,12 +5,12 @@ scrapes saw, so a peak between two is missed. vLLM counts a request that is comp
 as decode.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from inference_lab.analysis.load_runs import Cell, EngineStepRow, Run, Server
-from inference_lab.analysis.metrics import ITL, TTFT, Metric, OfRun, per_run
+from inference_lab.analysis.metrics import ITL, TTFT, Metric, per_run
 from inference_lab.mechanisms.kv_capacity import BYTES_PER_ELEMENT, GIB, Capacity, KVShape
 
 
@@ -68,23 +68,18 @@ def _peak(name: str, unit: str, gauge: str, per: float = 1) -> Metric:
     return per_run(name, unit, f"largest {gauge} scraped", of)
 
 
-def _of_steps(name: str, unit: str, formula: str, of: OfRun) -> Metric:
-    return per_run(name, unit, formula, lambda run: of(run) if run.steps else None)
+def _of_steps(name: str, unit: str, formula: str, of: Callable[[Sequence[EngineStepRow]], float]) -> Metric:
+    return per_run(name, unit, formula, lambda run: of(run.steps) if run.steps else None)
 
 
-def _mixed(run: Run) -> float:
-    both = sum(step.prefill_requests > 0 and step.decode_requests > 0 for step in run.steps)
-    return 100 * both / len(run.steps)
+def _prefill_tokens(steps: Sequence[EngineStepRow]) -> float:
+    tokens = [step.prefill_tokens for step in steps if step.prefill_tokens]
+    return sum(tokens) / len(tokens) if tokens else 0.0
 
 
 def _chunks(run: Run) -> float | None:
     parts = sum(step.prefill_requests for step in run.steps)
     return parts / len(run.requests) if parts and run.requests else None
-
-
-def _prefill_tokens(run: Run) -> float:
-    tokens = [step.prefill_tokens for step in run.steps if step.prefill_tokens]
-    return sum(tokens) / len(tokens) if tokens else 0.0
 
 
 OF_SERVER = (
@@ -99,13 +94,14 @@ OF_SERVER = (
     _peak("peak_waiting", "requests", "num_requests_waiting"),
     _peak("peak_running", "requests", "num_requests_running"),
     _peak("peak_kv_cache_usage", "%", "kv_cache_usage_perc", 100),
-    _of_steps("steps", "steps", "of the engine", lambda run: len(run.steps)),
+    _of_steps("steps", "steps", "of the engine", len),
     _of_steps("step_prefill_tokens_peak", "tokens", "most prompt tokens in a step",
-              lambda run: max(step.prefill_tokens for step in run.steps)),
+              lambda steps: max(step.prefill_tokens for step in steps)),
     _of_steps("step_prefill_tokens_mean", "tokens", "mean over the steps with prompt tokens",
               _prefill_tokens),
-    _of_steps("prefill_chunks_a_request", "steps", "prompts and parts of them in steps / requests", _chunks),
-    _of_steps("mixed_steps", "%", "steps with prefill and decode / steps", _mixed),
+    per_run("prefill_chunks_a_request", "steps", "prompts and parts of them in steps / requests", _chunks),
+    _of_steps("mixed_steps", "%", "steps with prefill and decode / steps",
+              lambda own: 100 * sum(s.prefill_requests > 0 < s.decode_requests for s in own) / len(own)),
 )  # fmt: skip
 
 
@@ -147,25 +143,18 @@ def by_fresh_server(runs: Sequence[Run], time: Metric) -> dict[int, list[tuple[i
 
     Only of servers whose first request is among the runs; requests without success have no time.
     """
-    servers: dict[int, list[Run]] = {}
-    for run in runs:
-        if "server" in run.sessions[0]:
-            servers.setdefault(run.sessions[0]["server"], []).append(run)
+    firsts = [run.sessions[0] for run in runs if "server" in run.sessions[0]]
+    fresh = {first["server"] for first in firsts if first.get("requests_before", 0) == 0}
     return {
-        server: [pair for run in own for pair in _means(run, time)]
-        for server, own in sorted(servers.items())
-        if any(_requests_before(run) == 0 for run in own)
+        server: [
+            (number, sum(values) / len(values))
+            for run in runs
+            if run.sessions[0].get("server") == server
+            for number, request in enumerate(run.requests, run.sessions[0].get("requests_before", 0))
+            if request.status == "ok" and (values := time.in_request(request))
+        ]
+        for server in sorted(fresh)
     }
-
-
-def _requests_before(run: Run) -> int:
-    return run.sessions[0].get("requests_before", 0)
-
-
-def _means(run: Run, time: Metric) -> Iterator[tuple[int, float]]:
-    for number, request in enumerate(run.requests, _requests_before(run)):
-        if request.status == "ok" and (values := time.in_request(request)):
-            yield number, sum(values) / len(values)
 
 
 def steady_below(values: Sequence[float]) -> float | None:
