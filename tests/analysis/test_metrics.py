@@ -35,25 +35,13 @@ class TestTimes(unittest.TestCase):
     """Formulas of the glossary."""
 
     def test_every_time_of_one_request(self) -> None:
-        """Arrival 10, admitted 13, sent 14, tokens at 44, 54, 69, over at 70 ms."""
-        self.assertEqual(
-            times([request(0, 10, queue=3, tokens=(30, 40, 55))]),
-            {
-                "queue": [3],
-                "connection_wait": [1],
-                "ttft": [30],
-                "ttft_from_arrival": [34],
-                "itl": [10, 15],
-                "itl_chunk": [10, 15],
-                "tpot": [12.5],
-                "e2e": [60],
-                "service_time": [56],
-                "client_lag": [0.005],
-            },
-        )
-
-    def test_tokens_of_one_chunk_share_its_time(self) -> None:
-        """Per token the second of a chunk comes 0 ms after the first; per chunk it is no arrival at all."""
+        """Arrival 10, admitted 13, sent 14, tokens at 44, 54, 69, over at 70 ms; two tokens in one chunk."""
+        expected = {
+            **{"queue": [3], "connection_wait": [1], "ttft": [30], "ttft_from_arrival": [34]},
+            **{"itl": [10, 15], "itl_chunk": [10, 15], "tpot": [12.5]},
+            **{"e2e": [60], "service_time": [56], "client_lag": [0.005]},
+        }
+        self.assertEqual(times([request(0, 10, queue=3, tokens=(30, 40, 55))]), expected)
         found = times([request(0, tokens=(30, 30, 50), chunk_tokens=(2, 1))])
         self.assertEqual((found["itl"], found["itl_chunk"], found["tpot"]), ([0, 20], [20], [10]))
 
@@ -76,9 +64,11 @@ class TestTimes(unittest.TestCase):
         """Writes 0.5, 0.5 and 2.5 ms before they were seen, the request received 0.25 ms after sending."""
         seen = request(0)
         written = [truth(seen, late=(0.5, 0.5, 2.5), received=0.25)]
-        found = times([seen], truth=written)
-        self.assertEqual((found["token_error"], found["ttft_error"]), ([0, 2], [0.75]))
-        self.assertEqual((found["token_delay"], found["server_itl"]), ([0.5, 0.5, 2.5], [10, 8]))
+        expected = {
+            **{"token_error": [0, 2], "ttft_error": [0.75]},
+            **{"token_delay": [0.5, 0.5, 2.5], "server_itl": [10, 8]},
+        }
+        self.assertLessEqual(expected.items(), times([seen], truth=written).items())
         errors = numbers([seen], truth=written)
         self.assertAlmostEqual(errors["token_error_p99"], 1.98, 9)
         self.assertEqual((errors["ttft_error_mean"], errors["ttft_error_p99"]), (0.75, 0.75))
@@ -98,17 +88,16 @@ class TestNumbers(unittest.TestCase):
 
     def test_rates_and_counts(self) -> None:
         """Two successes of 3 tokens and a failure in 153 ms; a retried attempt counts apart."""
-        made = [
-            request(0, 0, tokens=(), status="http_error", http_status=500),
-            request(0, 0, attempt=2),
-            request(1, 50, status="stream_error"),
-            request(2, 100),
-        ]
-        found = numbers(made)
-        rates = [found[name] for name in ("duration", "requests_per_s", "output_tokens_per_s")]
-        self.assertEqual(rates, [0.153, 2 / 0.153, 6 / 0.153])
-        counts = {"measured": 3, "outside": 0, "ok": 2, "stream_error": 1, "http_error": 0, "retries": 1}
-        self.assertLessEqual({**counts, "length_disagreements": 0}.items(), found.items())
+        failed = request(0, 0, tokens=(), status="http_error", http_status=500)
+        found = numbers(
+            [failed, request(0, 0, attempt=2), request(1, 50, status="stream_error"), request(2, 100)]
+        )
+        expected = {
+            **{"duration": 0.153, "requests_per_s": 2 / 0.153, "output_tokens_per_s": 6 / 0.153},
+            **{"measured": 3, "outside": 0, "ok": 2, "stream_error": 1, "http_error": 0, "retries": 1},
+            "length_disagreements": 0,
+        }
+        self.assertLessEqual(expected.items(), found.items())
 
     def test_in_flight(self) -> None:
         """Three requests of 52 ms admitted at 1, 11 and 101 ms of a run of 153 ms."""
@@ -117,34 +106,27 @@ class TestNumbers(unittest.TestCase):
         self.assertAlmostEqual(found["mean_in_flight"], 3 * 52 / 153, 12)
 
     def test_what_the_client_cost(self) -> None:
-        """CPU per token, memory, and the time to the first request, from what the session says."""
+        """CPU per token, memory, time to the first request and chunks read together, where they are known."""
         facts = {"client_cpu_ns": 90_000, "client_max_rss_kib": 2048, "launched_ns": -500 * MS}
-        names = ("client_cpu_a_token", "client_memory", "start_to_first_request")
-        found = numbers([request(0)], facts)
-        self.assertEqual([found[name] for name in names], [30, 2, 0.502])
-        self.assertEqual({*names, "token_error_p99"} & set(numbers([request(0)])), set())
-
-    def test_coalesced_chunks(self) -> None:
-        """Reads that held several chunks per hundred chunks."""
-        self.assertEqual(numbers([request(0, coalesced_reads=1)])["coalesced"], 100 / 3)
-        self.assertNotIn("coalesced", numbers([request(0, tokens=())]))
+        found = numbers([request(0, coalesced_reads=1)], facts)
+        expected = {"client_cpu_a_token": 30, "client_memory": 2, "start_to_first_request": 0.502}
+        self.assertLessEqual({**expected, "coalesced": 100 / 3}.items(), found.items())
+        self.assertFalse({*expected, "token_error_p99"} & set(numbers([request(0)])))
 
     def test_an_empty_run_has_no_rates(self) -> None:
-        """Without requests counts are 0 and every rate is undefined."""
+        """Without requests counts are 0 and every rate is undefined; without tokens so is what they share."""
         found = numbers([])
-        self.assertEqual([found[name] for name in ("measured", "ok", "peak_in_flight")], [0, 0, 0])
+        self.assertLessEqual({"measured": 0, "ok": 0, "peak_in_flight": 0}.items(), found.items())
         rates = {"duration", "requests_per_s", "output_tokens_per_s", "mean_in_flight", "coalesced"}
-        self.assertEqual(rates & set(found), set())
+        self.assertFalse(rates & set(found))
+        self.assertNotIn("coalesced", numbers([request(0, tokens=())]))
 
     def test_of_a_cell(self) -> None:
         """Clients together, and the steps of the server, which nobody infers from the clients."""
         runs = [run for n in (0, 1) for run in cell_of([request(n, 20 * n)]).runs]
         steps = [EngineStepRow(0, 0, batch, 0, 0, batch, 0) for batch in (2, 5)]
-        found = {metric.name: metric.values(Cell({}, runs, steps)) for metric in OF_CELL}
-        self.assertEqual(
-            found, {"peak_in_flight_together": [2], "peak_step_batch": [5], "mean_step_batch": [3.5]}
-        )
-        self.assertEqual(OF_CELL[1].values(Cell({}, runs, [])), [])
+        for known, expected in ((steps, [[2], [5], [3.5]]), ([], [[2], [], []])):
+            self.assertEqual([metric.values(Cell({}, runs, known)) for metric in OF_CELL], expected)
 
     def test_goodput(self) -> None:
         """Successful requests that met every bound; what is undefined in a request is not met."""
@@ -162,6 +144,9 @@ class TestNumbers(unittest.TestCase):
                 cell = cell_of(requests)
                 self.assertEqual(goodput(slo).values(cell), [met / (cell.runs[0].duration_s or 0)])
         self.assertEqual(goodput({}).values(cell_of(made)), [])
+        # Canonical JSON and config.yaml hold the keys in different orders: no byte may change.
+        one, other = (goodput(slo) for slo in ({"ttft_ms": 1, "itl_ms": 2}, {"itl_ms": 2, "ttft_ms": 1}))
+        self.assertEqual(one.formula, other.formula)
 
     def test_bounds_that_are_none(self) -> None:
         """An unknown name, zero, less, and what is no number are refused."""
@@ -170,11 +155,6 @@ class TestNumbers(unittest.TestCase):
         for bound in (0, -1.0, float("nan")):
             with self.assertRaisesRegex(ConfigError, "ttft_ms is .* positive number of ms"):
                 goodput({"ttft_ms": bound})
-
-    def test_goodput_says_its_bounds_in_one_order(self) -> None:
-        """The order of the keys, which canonical JSON and config.yaml hold differently, changes no byte."""
-        one, other = (goodput(slo) for slo in ({"ttft_ms": 1, "itl_ms": 2}, {"itl_ms": 2, "ttft_ms": 1}))
-        self.assertEqual(one.formula, other.formula)
 
     def test_each_metric_is_declared_once(self) -> None:
         """No name is there twice, and each has a unit and a formula."""
