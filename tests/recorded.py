@@ -16,21 +16,13 @@ from inference_lab.records.samples import write_samples
 from tests import checkout
 from tests.synthetic import samples_of, timing_record
 
-CONFIG: dict[str, Any] = {
-    "experiments": {
-        "m1": {
-            "refresh": "auto",
-            "measure": {"by": "decode_paths"},
-            "judge": {
-                "by": "timing",
-                "knee_factor": 1.25,
-                "figures": {"ratios.svg": "figures.ratios", "knee-analysis.md": "pages.knee"},
-            },
-        }
-    }
+JUDGE = {
+    **{"by": "timing", "knee_factor": 1.25},
+    "figures": {"ratios.svg": "figures.ratios", "knee-analysis.md": "pages.knee"},
 }
-
-
+CONFIG: dict[str, Any] = {
+    "experiments": {"m1": {"refresh": "auto", "measure": {"by": "decode_paths"}, "judge": JUDGE}}
+}
 _made = tempfile.TemporaryDirectory()  # filled by the first test, copied by each
 
 
@@ -52,17 +44,12 @@ def enter(test: unittest.TestCase) -> Path:
 def record_m1(*, seed: int = 0, at: str = "results/m1", tests: str | None = None, **environment: Any) -> Path:
     """The manifest of a synthetic record of m1 put in place at `at`; `tests` is what it says of them."""
     record = timing_record(processes=2, rounds=8, warmups=1, seed=seed, environment=environment)
-    step = Plan(CONFIG).step("measure", "m1")
-    manifest = dict(record.manifest) | {
-        "schema": receipts.SCHEMA,
-        "tests": tests,
-        "command": list(step.command),
-        "inputs": step.inputs(Sources()),
-        "pins": step.pins(Sources()),
-        "prediction": {
-            "file": "predictions/m1.yaml",
-            "sha256": sha256_file(Path("predictions/m1.yaml")),
-        },
+    step, prediction = Plan(CONFIG).step("measure", "m1"), "predictions/m1.yaml"
+    manifest = {
+        **record.manifest,
+        **{"schema": receipts.SCHEMA, "tests": tests, "command": list(step.command)},
+        **{"inputs": step.inputs(Sources()), "pins": step.pins(Sources())},
+        "prediction": {"file": prediction, "sha256": sha256_file(Path(prediction))},
     }
     files, rows = files_of(record)
     place = Path(at, "manifest.json")

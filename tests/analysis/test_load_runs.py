@@ -25,34 +25,26 @@ class TestRuns(unittest.TestCase):
         with self.assertRaisesRegex(RecordError, "request c000000 is of no session"):
             runs_of(record([request(0, name="c")], *sessions), steady=False)
 
-    def test_the_last_attempt_is_the_request(self) -> None:
-        """An attempt that was made again is kept among the attempts and measured by its last one."""
+    def test_what_of_a_run_counts(self) -> None:
+        """An attempt made again is measured by its last one; a failure is measured and has not succeeded."""
         failed = request(0, tokens=(), status="http_error", http_status=500)
         (run,) = runs_of(record([failed, replace(request(0), attempt=2)]), steady=False)
         self.assertEqual((len(run.attempts), [r.attempt for r in run.requests]), (2, [2]))
-
-    def test_failures_are_measured_but_have_not_succeeded(self) -> None:
-        """A failed request of the window is counted there and enters no percentile."""
         (run,) = runs_of(record([request(0), request(1, 5, status="truncated")]), steady=False)
         self.assertEqual((len(run.measured), len(run.succeeded)), (2, 1))
+        (run,) = runs_of(record([]), steady=True)
+        self.assertEqual((run.measured, run.span, run.duration_s), ([], None, None))
 
     def test_a_request_lies_in_the_time_of_its_session(self) -> None:
         """One that arrived before its client was launched, or ended after it did, is of no such load."""
         client = session(launched_ns=0, start_ns=9 * MS, end_ns=99 * MS)
-        for arrival, is_inside in ((0, True), (46, True), (-1, False), (47, False)):  # each is 53 ms long
-            made = record([request(0, arrival)], client)
-            if is_inside:
-                runs_of(made, steady=False)
-                continue
+        for arrival in (0, 46):  # each request is 53 ms long
+            runs_of(record([request(0, arrival)], client), steady=False)
+        for arrival in (-1, 47):
             with self.assertRaisesRegex(RecordError, "r000000 lies outside of its session"):
-                runs_of(made, steady=False)
+                runs_of(record([request(0, arrival)], client), steady=False)
         # What a killed session of a load recorded stays, and only the session that went on is known.
         runs_of(record([request(0, 0)], session(start_ns=50 * MS, end_ns=52 * MS)), steady=False)
-
-    def test_a_run_without_requests(self) -> None:
-        """Where nothing was recorded nothing is measured, and no duration is made up."""
-        (run,) = runs_of(record([]), steady=True)
-        self.assertEqual((run.measured, run.span, run.duration_s), ([], None, None))
 
 
 class TestWindow(unittest.TestCase):
@@ -68,16 +60,13 @@ class TestWindow(unittest.TestCase):
         (run,) = runs_of(record(requests, session(concurrency=2)), steady=False)
         self.assertEqual(len(run.measured), 6)
 
-    def test_a_run_too_short_for_one_says_so(self) -> None:
-        """A gate that never fills, or is full for fewer arrivals than it holds: all are measured, it says."""
+    def test_all_requests_are_the_window(self) -> None:
+        """Without a gate; and, with a note, where it never fills or for fewer arrivals than it holds."""
+        self.assertEqual(steady_window([request(n, n) for n in range(3)], None), ((0, 2 * MS), ""))
         for gate, count in ((7, 6), (2, 2)):
             window, note = steady_window([request(n, 10 * n) for n in range(count)], gate)
             self.assertEqual(window, (0, 10 * (count - 1) * MS))
             self.assertIn("too short for a steady window", note)
-
-    def test_without_a_gate(self) -> None:
-        """An open loop without a gate is measured from the first arrival on."""
-        self.assertEqual(steady_window([request(n, n) for n in range(3)], None), ((0, 2 * MS), ""))
 
 
 class TestInFlight(unittest.TestCase):

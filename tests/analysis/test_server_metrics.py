@@ -33,23 +33,26 @@ def summed(found: Record) -> dict[str, dict[str, str]]:
 class TestServerSide(unittest.TestCase):
     """Numbers of one load."""
 
+    def assert_values(self, found: Record, expected: Mapping[str, str], *undefined: str) -> None:
+        """These metrics have these values, those have no row."""
+        rows = summed(found)
+        self.assertEqual({name: rows[name]["value"] for name in expected}, expected)
+        self.assertFalse({*undefined} & set(rows))
+
     def test_counters_count_from_before_to_after(self) -> None:
         """Means are growth of sum over growth of count, labels added up; what was before is not in it."""
         before = {f"{QUEUE}_sum": 1.0, f"{QUEUE}_count": 10, 'num_preemptions_total{a="1"}': 1}
         after = {f"{QUEUE}_sum": 1.5, f"{QUEUE}_count": 12, 'num_preemptions_total{a="1"}': 2}
         after['num_preemptions_total{a="2"}'] = 3
-        found = summed(one_load(server=[line("before", before), line("after", after)]))
-        self.assertEqual(found["server_queue_mean"]["value"], "250")
-        self.assertEqual(found["preemptions"]["value"], "4")
-        self.assertNotIn("server_ttft_mean", found)
+        found = one_load(server=[line("before", before), line("after", after)])
+        self.assert_values(found, {"server_queue_mean": "250", "preemptions": "4"}, "server_ttft_mean")
 
     def test_a_server_that_did_not_answer_said_nothing(self) -> None:
         """Without the last page no counter grew by a known number; a peak is of the pages there are."""
         samples = [line("sample", {"num_requests_waiting": n}) for n in (1, 4, 2)]
         lines = [line("before", {"prompt_tokens_total": 5}), *samples, line("sample", None)]
-        found = summed(one_load(server=[*lines, line("after", None)]))
-        self.assertEqual(found["peak_waiting"]["value"], "4")
-        self.assertNotIn("server_prompt_tokens", found)
+        found = one_load(server=[*lines, line("after", None)])
+        self.assert_values(found, {"peak_waiting": "4"}, "server_prompt_tokens")
 
     def test_steps_tell_prefill_from_decode(self) -> None:
         """Chunks a request, tokens a step with a prompt, the share of steps with both, times of each kind."""
@@ -58,23 +61,21 @@ class TestServerSide(unittest.TestCase):
             step(10, 12, prefills=(1, 2), decodes=1, load="a/"),
             *(step(22, lasts, decodes=2, load="a/") for lasts in (4, 6)),
         ]
-        found = summed(one_load(rows=[*steps, step(lasts=99, prefills=(9, 9), load="warmup/")]))
-        values = {name: found[name]["value"] for name in ("steps", "prefill_chunks_a_request", "mixed_steps")}
-        self.assertEqual(values, {"steps": "4", "prefill_chunks_a_request": "1", "mixed_steps": "25"})
-        self.assertEqual(found["step_prefill_tokens_mean"]["value"], "4")
-        self.assertEqual(found["step_prefill_tokens_peak"]["value"], "6")
-        self.assertEqual((found["decode_step"]["p50_ms"], found["prefill_step"]["max_ms"]), ("5", "12"))
+        found = one_load(rows=[*steps, step(lasts=99, prefills=(9, 9), load="warmup/")])
+        expected = {"steps": "4", "prefill_chunks_a_request": "1", "mixed_steps": "25"}
+        expected |= {"step_prefill_tokens_mean": "4", "step_prefill_tokens_peak": "6"}
+        self.assert_values(found, expected)
+        rows = summed(found)
+        self.assertEqual((rows["decode_step"]["p50_ms"], rows["prefill_step"]["max_ms"]), ("5", "12"))
 
     def test_capacity_stands_beside_what_the_server_says(self) -> None:
         """Whole blocks of the declared shape, budget and type; nothing where one of them is unknown."""
         model = {"num_layers": 4, "num_heads": 8, "num_kv_heads": 2, "hidden_size": 256}
         settings = {"model": model, "dtype": "float32", "kv_cache_gib": 0.3}
         told = {"server": 0, "settings": settings, "facts": {"kv_cache_tokens": 7, "block_size": 128}}
-        rows = summed(one_load(servers=[told]))
-        self.assertEqual(rows["kv_cache_tokens"]["value"], "7")
-        self.assertEqual(rows["kv_capacity_tokens"]["value"], "157184")
-        rows = summed(one_load(servers=[{**told, "facts": {"block_size": None}}]))
-        self.assertFalse({"kv_cache_tokens", "kv_capacity_tokens"} & set(rows))
+        found = {"kv_cache_tokens": "7", "kv_capacity_tokens": "157184"}
+        self.assert_values(one_load(servers=[told]), found)
+        self.assert_values(one_load(servers=[{**told, "facts": {"block_size": None}}]), {}, *found)
 
 
 class TestWarmup(unittest.TestCase):

@@ -26,9 +26,7 @@ class ReadSummary(unittest.TestCase):
 
     def setUp(self) -> None:
         """A folder of its own for every test."""
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = Path(folder.name) / "summary.csv"
+        self.path = Path(self.enterContext(tempfile.TemporaryDirectory()), "summary.csv")
 
     def read(self, text: str) -> list[SummaryRow]:
         """The rows of the text, through a file."""
@@ -43,10 +41,9 @@ class ReadSummary(unittest.TestCase):
 
     def test_torn_tables_are_refused(self) -> None:
         """Missing, empty, cut off, ragged, doubled: one line that names the file and the way out."""
-        lines = TEXT.splitlines(keepends=True)
         for case, text in {
             "empty": "",
-            "header alone": lines[0],
+            "header alone": TEXT.splitlines(keepends=True)[0],
             "cut off": TEXT[:-3],
             "a value short": TEXT.replace(",yes,", ",", 1),
             "a field without end": TEXT + '"' + "x" * 200_000 + "\n",
@@ -69,29 +66,29 @@ class ReadSummary(unittest.TestCase):
 class PickRows(unittest.TestCase):
     """Rows by what they are about, columns with their bounds."""
 
-    ROWS = (
-        SummaryRow({"path": "a", "view": "true", "p50_ms": "1", "p50_lo_ms": ""}),
-        SummaryRow({"path": "b", "view": "", "p50_ms": "2"}),
-    )
+    A = SummaryRow({"path": "a", "view": "true", "p50_ms": "1", "p50_lo_ms": ""})
+    B = SummaryRow({"path": "b", "view": "", "p50_ms": "2"})
 
     def test_pick(self) -> None:
         """One row, or none; true and undefined are written as a table writes them."""
-        self.assertIs(pick(self.ROWS, {"path": "a"}, "here"), self.ROWS[0])
-        self.assertIs(pick(self.ROWS, {"view": True}, "here"), self.ROWS[0])
-        self.assertIs(pick(self.ROWS, {"view": None}, "here"), self.ROWS[1])
-        self.assertIsNone(pick(self.ROWS, {"path": "c"}, "here"))
-        with self.assertRaisesRegex(ConfigError, "here: .* fits 2 rows"):
-            pick(self.ROWS, {}, "here")
-        with self.assertRaisesRegex(ConfigError, "here: no column 'paths'"):
-            pick(self.ROWS, {"paths": "a"}, "here")
+        cells = (
+            ({"path": "a"}, self.A),
+            ({"view": True}, self.A),
+            ({"view": None}, self.B),
+            ({"path": "c"}, None),
+        )
+        for cell, row in cells:
+            self.assertIs(pick((self.A, self.B), cell, "here"), row)
+        for cell, words in (({}, "fits 2 rows"), ({"paths": "a"}, "no column 'paths'")):
+            with self.assertRaisesRegex(ConfigError, f"here: .*{words}"):
+                pick((self.A, self.B), cell, "here")
 
     def test_bounds_are_before_the_unit_or_at_the_end(self) -> None:
         """p50_lo_ms, ratio_lo, positions_per_s_lo and aa_lo are found; a count has no bounds."""
-        row = SummaryRow(
-            dict.fromkeys(("p50_lo_ms", "ratio_lo", "positions_per_s_lo", "aa_lo", "bytes"), "1")
-        )
-        for column in ("p50_ms", "ratio", "positions_per_s", "aa_ratio"):
-            self.assertIn(bound_names(column)[0], row)
+        bounds = ("p50_lo_ms", "ratio_lo", "positions_per_s_lo", "aa_lo")
+        row = SummaryRow(dict.fromkeys((*bounds, "bytes"), "1"))
+        for column, bound in zip(("p50_ms", "ratio", "positions_per_s", "aa_ratio"), bounds, strict=True):
+            self.assertEqual(bound_names(column)[0], bound)
             self.assertEqual(row.interval(column), (1, None))
         self.assertEqual(row.interval("bytes"), (None, None))
-        self.assertIsNone(SummaryRow(self.ROWS[0]).number("p50_lo_ms"))
+        self.assertIsNone(self.A.number("p50_lo_ms"))
