@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from inference_lab.analysis.summary_table import View
-from inference_lab.analysis.verdicts import COLUMNS, evaluate, verdicts_csv
+from inference_lab.analysis.verdicts import COLUMNS, evaluate
 from inference_lab.config.prediction import read_prediction
 from inference_lab.errors import ConfigError
+from inference_lab.records.record import csv_text
 from tests.analysis.views import table_view, view_of
 from tests.checkout import judge_of
 from tests.synthetic import first_pays, steady, timing_record, together, two_states
@@ -96,7 +97,7 @@ class Verdicts(VerdictCase):
         self.assertAlmostEqual(float(row["value"]), 2.5, delta=0.02)
         self.assertTrue(float(row["lo"]) < float(row["value"]) < float(row["hi"]))
         self.assertIn("path=fast batch_size=8 over path=fast batch_size=1, round by round", row["rows"])
-        self.assertEqual(list(csv.DictReader(io.StringIO(verdicts_csv([row])))), [row])
+        self.assertEqual(list(csv.DictReader(io.StringIO(csv_text(COLUMNS, [row])))), [row])
         for value in (8, 8.0, "8"):
             self.assertEqual(judged(VIEW, **LESS, at={**LARGE, "batch_size": value}, value=9)["n"], "36")
 

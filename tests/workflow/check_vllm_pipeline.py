@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 from inference_lab.analysis.serving import summarise
 from inference_lab.analysis.summary_table import View, summary_rows
-from inference_lab.analysis.verdicts import evaluate, verdicts_csv
+from inference_lab.analysis.verdicts import COLUMNS, evaluate
 from inference_lab.commands import run_stage
 from inference_lab.config.experiments import load_config
 from inference_lab.config.judge import read_judge
@@ -29,7 +29,7 @@ from inference_lab.config.yaml_file import read_yaml
 from inference_lab.experiments import sweep
 from inference_lab.pages.report import report
 from inference_lab.records import receipts, store
-from inference_lab.records.record import Measurement
+from inference_lab.records.record import Measurement, csv_text
 from tests.checkout import ROOT
 from tests.stream_load.support import reference_server
 from tests.workflow.harness import laid_over
@@ -151,7 +151,7 @@ class TestPipeline(unittest.TestCase):
                 judged = evaluate(prediction, seen, prediction_changed=False)
                 self.assertTrue(judged)
                 self.assertLessEqual({verdict["verdict"] for verdict in judged}, JUDGED)
-                Path("results", name, "verdicts.csv").write_text(verdicts_csv(judged))
+                Path("results", name, "verdicts.csv").write_text(csv_text(COLUMNS, judged))
                 about.append({"experiment": name, "figures": list(section["judge"]["figures"])})
         asked = {"experiments": about, "unmeasured": ["vllm_later"]}
         text = report("vllm", asked)

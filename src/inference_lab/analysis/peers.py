@@ -38,6 +38,6 @@ def summarise(record: Record, judge: Judge) -> str:
     for row, (path, value) in zip(rows, rounds.times, strict=True):
         if path not in LIMITS:
             limit = np.maximum.reduce([rounds.times[limit, value] for limit in LIMITS])
-            bounds = with_bounds("of_limit", *compare(limit / rounds.times[path, value]).ratio.bounds)
+            bounds = with_bounds("of_limit", compare(limit / rounds.times[path, value]).ratio.bounds)
             row |= {name: as_text(number) for name, number in bounds.items()}
     return csv_text(COLUMNS, rows)

@@ -15,7 +15,7 @@ from scipy.special import betaincinv, stdtrit
 from inference_lab.analysis.flags import Flag, Judgement, judge_rounds
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import ALPHA, Comparison, Estimate, estimate, excludes_one
-from inference_lab.analysis.summary_table import SEPARATOR, bounded, with_bounds
+from inference_lab.analysis.summary_table import SEPARATOR, as_text, bounded, with_bounds
 from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record, csv_text
 
@@ -107,10 +107,8 @@ def summarise(record: Record, judge: Judge) -> str:
             if percent == 0:
                 named += [f"claimed although equal: {_named(trial)}" for trial in some if trial.claimed]
             flags = " ".join(sorted({flag.code for flag in bad.values()})) if not good else ""
-            first = {"among": among, "effect_percent": percent, "runs_left_out": len(bad), "flags": flags}
-            rows.append(
-                {**first, **_numbers(some), "advice": SEPARATOR.join(named) if among == "all" else ""}
-            )
+            row = {"among": among, "effect_percent": percent, "runs_left_out": len(bad), "flags": flags}
+            rows.append({**row, **_numbers(some), "advice": SEPARATOR.join(named if among == "all" else ())})
     return csv_text(COLUMNS, rows)
 
 
@@ -120,20 +118,16 @@ def _numbers(some: Sequence[Trial]) -> dict[str, str]:
     numbers: dict[str, Any] = {"runs": len(runs), "n": len(some), "flagged": sum(bool(t.flags) for t in some)}
     if some:
         ratios = np.array([trial.comparison.ratio.value for trial in some])
-        numbers |= with_bounds("claimed_share", *share([t.claimed for t in run] for run in runs).bounds)
-        numbers |= with_bounds("unclaimed_share", *share([not t.claimed for t in run] for run in runs).bounds)
-        numbers |= with_bounds("ratio", *estimate(ratios, 0.5).bounds)
+        numbers |= with_bounds("claimed_share", share([t.claimed for t in run] for run in runs).bounds)
+        numbers |= with_bounds("unclaimed_share", share([not t.claimed for t in run] for run in runs).bounds)
+        numbers |= with_bounds("ratio", estimate(ratios, 0.5).bounds)
         if some[0].percent == 0:
-            covers = share([covers_one(t) for t in run] for run in runs)
-            numbers |= with_bounds("covers_one_share", *covers.bounds)
-            stated = covers.lo is not None and covers.hi is not None and covers.lo <= 1 - ALPHA <= covers.hi
-            numbers["covers_as_stated"] = str(stated).lower()
+            _, lo, hi = covers = share([covers_one(t) for t in run] for run in runs).bounds
+            stated = lo is not None and hi is not None and lo <= 1 - ALPHA <= hi
+            numbers |= with_bounds("covers_one_share", covers) | {"covers_as_stated": as_text(stated)}
         least = [run[0].least for run in runs]
         numbers |= {"least_effect_p50": float(np.percentile(least, 50)), "least_effect_max": max(least)}
-    return {
-        name: "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-        for name, value in numbers.items()
-    }
+    return {name: f"{x:.6g}" if isinstance(x, float) else as_text(x) for name, x in numbers.items()}
 
 
 def covers_one(trial: Trial) -> bool:

@@ -8,18 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from inference_lab.analysis import metrics, server_metrics
 from inference_lab.analysis.flags import others_at_work
 from inference_lab.analysis.load_runs import Cell, cells_of, peak_in_flight
-from inference_lab.analysis.metrics import (
-    AGAINST_TRUTH,
-    OF_CELL,
-    OF_RUN,
-    TIMES,
-    TOKEN_ERROR,
-    TTFT_ERROR,
-    goodput,
-)
-from inference_lab.analysis.server_metrics import OF_CACHE, OF_FRESH, OF_SERVER, STEPS
 from inference_lab.analysis.statistics import estimate
 from inference_lab.analysis.summary_table import CODES, SEPARATOR, as_text, bounded, with_bounds
 from inference_lab.analysis.two_sides import doubts, stamps_of
@@ -66,8 +57,10 @@ def _cells(record: Record, judge: Judge) -> list[Cell]:
 
 
 def _rows(cell: Cell, record: Record, judge: Judge) -> Iterator[Row]:
-    times = (*TIMES, *AGAINST_TRUTH, *STEPS)
-    for metric in (*times, *OF_RUN, goodput(judge.slo), *OF_SERVER, *OF_CACHE, *OF_FRESH, *OF_CELL):
+    times = (*metrics.TIMES, *metrics.AGAINST_TRUTH, *server_metrics.STEPS)
+    of_server = (*server_metrics.OF_SERVER, *server_metrics.OF_CACHE, *server_metrics.OF_FRESH)
+    numbers = (*metrics.OF_RUN, metrics.goodput(judge.slo), *of_server, *metrics.OF_CELL)
+    for metric in (*times, *numbers):
         if values := metric.values(cell):
             notes = [run.note for run in cell.runs if run.note] if metric.name == "measured" else []
             yield {
@@ -88,14 +81,14 @@ def _of_times(values: Sequence[float]) -> Row:
     times = np.array(values)
     numbers: dict[str, float | None] = {"mean_ms": math.fsum(values) / len(values)}
     for column, quantile in QUANTILES.items():
-        numbers |= with_bounds(column, *estimate(times, quantile).bounds)
+        numbers |= with_bounds(column, estimate(times, quantile).bounds)
     numbers |= {"min_ms": min(values), "max_ms": max(values)}
     return {name: as_text(None if number is None else number / 1e6) for name, number in numbers.items()}
 
 
 def _of_runs(values: Sequence[float]) -> Row:
     """Columns of a number that each run has one of."""
-    median = with_bounds("median", *estimate(np.array(values, dtype=float), 0.5).bounds)
+    median = with_bounds("median", estimate(np.array(values, dtype=float), 0.5).bounds)
     same = values[0] if len(set(values)) == 1 else None
     return {name: as_text(number) for name, number in {"value": same, **median}.items()}
 
@@ -107,7 +100,7 @@ def _calibrated(record: Record, cell: Cell) -> Iterator[Row]:
         return  # virtual time has no error
     clock, streams = stamps_of(cell), peak_in_flight(cell.requests)
     of_clock = [row for row in calibration.rows if row["path"] == clock]
-    known = [row for row in of_clock if row["metric"] == TOKEN_ERROR.name]
+    known = [row for row in of_clock if row["metric"] == metrics.TOKEN_ERROR.name]
     if not known:
         return
     enough = [row for row in known if int(row["streams"]) >= streams]
@@ -115,12 +108,16 @@ def _calibrated(record: Record, cell: Cell) -> Iterator[Row]:
     source = f"{calibration.name}: {clock} timestamps, {nearest['streams']} streams"
     words = f"client timing error taken from {source}"
     words += "" if enough else f", fewer than the {streams} in flight here: calibrate that many"
-    errors = [row for row in of_clock if row["metric"].startswith((TOKEN_ERROR.name, TTFT_ERROR.name))]
+    errors = [
+        row
+        for row in of_clock
+        if row["metric"].startswith((metrics.TOKEN_ERROR.name, metrics.TTFT_ERROR.name))
+    ]
     beside = [row["flags"] for row in errors if row["streams"] == nearest["streams"]]
     codes = dict.fromkeys(" ".join(beside).split())
     words += f"; that cell is flagged there: {', '.join(codes)}" if codes else ""
     kept = {name: nearest[name] for name in ("unit", "formula", "n", *_OF_A_TIME, "flags")}
-    yield {"metric": f"calibrated_{TOKEN_ERROR.name}", **kept, "advice": words}
+    yield {"metric": f"calibrated_{metrics.TOKEN_ERROR.name}", **kept, "advice": words}
 
 
 def as_table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -91,11 +91,9 @@ def bounded(column: str) -> tuple[str, str, str]:
     return column, *bound_names(column)
 
 
-def with_bounds(
-    column: str, value: float | None, lo: float | None, hi: float | None
-) -> dict[str, float | None]:
-    """Return the column and its bounds under their names."""
-    return dict(zip(bounded(column), (value, lo, hi), strict=True))
+def with_bounds(column: str, bounds: Sequence[float | None]) -> dict[str, float | None]:
+    """Return a value with its lower and upper bound under their names."""
+    return dict(zip(bounded(column), bounds, strict=True))
 
 
 def read_summary(path: Path) -> list[SummaryRow]:

@@ -45,15 +45,15 @@ def _row(rounds: Rounds, judgement: Judgement, cell: CellKey) -> dict[str, str]:
     def of_times(of: str, ns: Sequence[float | None]) -> list[float | None]:
         return [None if time is None else rounds.of_time(of, cell, time) for time in ns]
 
-    numbers = with_bounds("p95_ms", *of_times("p50_ms", tail.bounds))
+    numbers = with_bounds("p95_ms", of_times("p50_ms", tail.bounds))
     numbers["min_ms"], numbers["max_ms"] = of_times("p50_ms", (int(times.min()), int(times.max())))
     for of in METRICS:  # the shortest time gives the highest rate
         bounds = (wall.value, wall.hi, wall.lo) if of == "positions_per_s" else wall.bounds
-        numbers |= with_bounds(of, *of_times(of, bounds))
+        numbers |= with_bounds(of, of_times(of, bounds))
     if compared := judgement.ratios.get(cell):
-        numbers |= with_bounds("ratio", *compared.ratio.bounds)
+        numbers |= with_bounds("ratio", compared.ratio.bounds)
     if same := judgement.same.get(cell[1]):
-        numbers |= with_bounds("aa_ratio", *same.ratio.bounds)
+        numbers |= with_bounds("aa_ratio", same.ratio.bounds)
     return {
         **{name: str(value) for name, value in rounds.cells[cell]._asdict().items()},
         "n": str(wall.n),

@@ -10,19 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from inference_lab.analysis import metrics
 from inference_lab.analysis.flags import Concerns, Flag, is_timed
 from inference_lab.analysis.load_runs import Cell, EngineStepRow, Run, peak_in_flight
-from inference_lab.analysis.metrics import (
-    CLIENT_LAG,
-    SLIP,
-    TIMES,
-    TOKEN_DELAY,
-    TOKEN_ERROR,
-    TTFT_ERROR,
-    chunk_times,
-    p99_ms,
-    token_times,
-)
+from inference_lab.analysis.metrics import chunk_times, p99_ms, token_times
 from inference_lab.analysis.server_metrics import growth
 from inference_lab.analysis.statistics import Times, estimate
 from inference_lab.config.judge import Judge
@@ -34,7 +25,10 @@ LEAST_ERROR_MS = 1.0  # a smaller error never stands out
 LEAST_SILENCE_NS = 1e9
 CLOCK_NS = 1_000_000  # by which two processes' times may contradict each other; kernel stamps know it better
 _ON_ITS_WAY_NS = 5e7  # what a step made is seen by then
-_OF_SERVER_PACE = (*(metric.name for metric in TIMES if metric not in (SLIP, CLIENT_LAG)), "duration")
+_OF_SERVER_PACE = (
+    *(metric.name for metric in metrics.TIMES if metric not in (metrics.SLIP, metrics.CLIENT_LAG)),
+    "duration",
+)
 _OTHERS = "requests of others are in the server's numbers; let nobody else use it, then measure again"
 _ANEW = "its counters began anew, or are another server's; the two are not of one load, measure again"
 
@@ -74,7 +68,7 @@ def doubts(cell: Cell, beside: Sequence[Run], record: Record, judge: Judge) -> I
 
 def _late_client(cell: Cell, bound_ms: float) -> Iterator[Flag]:
     """The client itself was too late, to read (kernel stamps) or to send (open loop), to be believed."""
-    for metric in (CLIENT_LAG, SLIP):
+    for metric in _OF_CLIENT:
         if not (values := metric.values(cell)):
             continue
         late_ms, most_ns = estimate(np.array(values), 0.99).value / 1e6, max(values)
@@ -110,7 +104,7 @@ def _coalesced(cell: Cell) -> Iterator[Flag]:
 
 def _stands_out(cell: Cell, beside: Sequence[Run]) -> Iterator[Flag]:
     """One run's error is far from that of the runs beside it."""
-    for metric in (TOKEN_ERROR, TTFT_ERROR):
+    for metric in (metrics.TOKEN_ERROR, metrics.TTFT_ERROR):
         far = {run.name: ms for run in cell.runs if (ms := p99_ms(metric, run) or 0) >= LEAST_ERROR_MS}
         if not far:
             continue
@@ -204,7 +198,7 @@ def _stamps(cell: Cell) -> Iterator[Flag]:
 
 def _clocks(cell: Cell) -> Iterator[Flag]:
     """Something arrived before it was written, by more than clocks may differ."""
-    early_ns = max([0.0, *(-delay for delay in TOKEN_DELAY.values(cell))])
+    early_ns = max([0.0, *(-delay for delay in metrics.TOKEN_DELAY.values(cell))])
     for run in cell.runs:
         for request in run.succeeded:
             if (sent_ns := request.sent_ns) is not None:

@@ -4,7 +4,7 @@ docs/glossary.md defines the verdicts. "Less" is decided by the claim rule (clai
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import pairwise
 from typing import NamedTuple
@@ -15,7 +15,6 @@ from inference_lab.analysis.statistics import Estimate, Interval, short, within
 from inference_lab.analysis.summary_table import View, as_text, in_words
 from inference_lab.config.prediction import Claim, Equal, Knee, LessThan, Order, Prediction, Ratio, Slope
 from inference_lab.errors import ConfigError
-from inference_lab.records.record import csv_text
 
 CHANGED = "prediction changed after measuring"
 _VERDICT = {True: "Supported", False: "Refuted", None: "Inconclusive"}
@@ -54,11 +53,6 @@ def evaluate(prediction: Prediction, view: View, *, prediction_changed: bool) ->
         row = (claim.id, claim.kind, claim.says, *map(as_text, found))
         rows.append(dict(zip(COLUMNS, row, strict=True)))
     return rows
-
-
-def verdicts_csv(verdicts: Sequence[Mapping[str, str]]) -> str:
-    """Return the text of verdicts.csv."""
-    return csv_text(COLUMNS, verdicts)
 
 
 def _finding(claim: Claim, evidence: Evidence) -> Finding:

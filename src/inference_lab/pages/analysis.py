@@ -11,7 +11,7 @@ from pathlib import Path
 
 from inference_lab.analysis.statistics import short
 from inference_lab.analysis.summary_table import SEPARATOR, SummaryRow, View, in_words, pick
-from inference_lab.analysis.verdicts import CHANGED, evaluate, verdicts_csv
+from inference_lab.analysis.verdicts import CHANGED, COLUMNS, evaluate
 from inference_lab.config.prediction import Scalar, load_prediction
 from inference_lab.errors import ConfigError
 from inference_lab.pages import environment
@@ -19,7 +19,7 @@ from inference_lab.pages.answers import Verdict, answers
 from inference_lab.pages.numbers import kind, numbers
 from inference_lab.pages.render import page, render
 from inference_lab.records.forms import JSON
-from inference_lab.records.record import varied
+from inference_lab.records.record import csv_text, varied
 
 OUTLIER = 3  # a sample this many times its cell's P50 is named
 
@@ -48,7 +48,7 @@ def pages(view: View, prediction_file: Path, *articles: Path) -> tuple[str, ...]
         machine=environment.machine(manifest) | environment.session(manifest),
         servers=environment.servers({view.record.experiment: manifest}),
     )
-    return verdicts_csv(verdicts), text, *(article(template, view, verdicts) for template in articles)
+    return csv_text(COLUMNS, verdicts), text, *(article(template, view, verdicts) for template in articles)
 
 
 def _oracle(checks: Sequence[JSON]) -> dict[str, list[JSON]]:
