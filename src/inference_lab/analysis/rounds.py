@@ -77,8 +77,7 @@ def rounds_of(record: Record) -> Rounds:
     conditions = record.manifest["conditions"]
     axis, values = varied(record.manifest)
     paths, baseline = conditions["paths"], conditions["baseline"]
-    files = _files(record)
-    calls = _calls(record, files)
+    calls, files = _calls(record)
     samples, has_probe = calls[calls["kind"] == "sample"], bool((calls["kind"] == "probe").any())
     _check_conditions(calls[calls["kind"].isin(("sample", "replica"))], conditions)
     another = "path is {row.path}, a replica repeats the baseline {baseline}"
@@ -110,22 +109,18 @@ def rounds_of(record: Record) -> Rounds:
     )
 
 
-def _files(record: Record) -> list[str]:
-    """The files of samples and of controls, for messages."""
+def _calls(record: Record) -> tuple[Table, Sequence[str]]:
+    """Every row of the record in one table, with its file and line; the files of samples and of controls."""
     names = record.manifest.get("outputs", {})
     raw = next((name for name in names if "controls" not in name), "raw.csv")
     controls = next((name for name in names if "controls" in name), "controls.csv")
-    return [f"{record.experiment}: {name}" for name in (raw, controls)]
-
-
-def _calls(record: Record, files: Sequence[str]) -> Table:
-    """Every row of the record in one table, with its file and line."""
+    files = [f"{record.experiment}: {name}" for name in (raw, controls)]
     tables = [
         table.assign(file=file, line=np.arange(2, len(table) + 2))
         for table, file in zip((record.samples, record.controls), files, strict=True)
         if table is not None and len(table)
     ]
-    return pd.concat(tables, ignore_index=True)
+    return pd.concat(tables, ignore_index=True), files
 
 
 def _refuse(rows: Table, wrong: Any, rule: str, **facts: Any) -> None:

@@ -108,12 +108,9 @@ def _calibrated(record: Record, cell: Cell) -> Iterator[Row]:
     source = f"{calibration.name}: {clock} timestamps, {nearest['streams']} streams"
     words = f"client timing error taken from {source}"
     words += "" if enough else f", fewer than the {streams} in flight here: calibrate that many"
-    errors = [
-        row
-        for row in of_clock
-        if row["metric"].startswith((metrics.TOKEN_ERROR.name, metrics.TTFT_ERROR.name))
-    ]
-    beside = [row["flags"] for row in errors if row["streams"] == nearest["streams"]]
+    errors = (metrics.TOKEN_ERROR.name, metrics.TTFT_ERROR.name)
+    beside = [row["flags"] for row in of_clock if row["streams"] == nearest["streams"]
+              and row["metric"].startswith(errors)]  # fmt: skip
     codes = dict.fromkeys(" ".join(beside).split())
     words += f"; that cell is flagged there: {', '.join(codes)}" if codes else ""
     kept = {name: nearest[name] for name in ("unit", "formula", "n", *_OF_A_TIME, "flags")}

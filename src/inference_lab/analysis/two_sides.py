@@ -25,10 +25,8 @@ LEAST_ERROR_MS = 1.0  # a smaller error never stands out
 LEAST_SILENCE_NS = 1e9
 CLOCK_NS = 1_000_000  # by which two processes' times may contradict each other; kernel stamps know it better
 _ON_ITS_WAY_NS = 5e7  # what a step made is seen by then
-_OF_SERVER_PACE = (
-    *(metric.name for metric in metrics.TIMES if metric not in (metrics.SLIP, metrics.CLIENT_LAG)),
-    "duration",
-)
+_OF_CLIENT = (metrics.CLIENT_LAG, metrics.SLIP)
+_OF_SERVER_PACE = (*(metric.name for metric in metrics.TIMES if metric not in _OF_CLIENT), "duration")
 _OTHERS = "requests of others are in the server's numbers; let nobody else use it, then measure again"
 _ANEW = "its counters began anew, or are another server's; the two are not of one load, measure again"
 
