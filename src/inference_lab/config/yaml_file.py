@@ -10,25 +10,21 @@ from inference_lab.errors import ConfigError, unread
 
 _MOST = 100_000  # values in a file: twenty times as many as ours has
 
-# What PyYAML lets through when a scalar is no value of its type (2026-13-45, !!int "") or nests too deep.
-_NO_VALUE = (ValueError, LookupError, AttributeError, TypeError, RecursionError)
-
 
 def read_yaml(file: Path, if_missing: str = "run this in a checkout of the project") -> Any:
     """The value in a YAML file. Raises ConfigError when it is missing, torn, or has one key twice."""
     try:
-        text = file.read_text(encoding="utf-8-sig")  # a spreadsheet writes a byte order mark
-        loader = _OnceLoader(text)
+        loader = _OnceLoader(file.read_text(encoding="utf-8-sig"))  # a spreadsheet writes a byte order mark
         node = loader.get_single_node()
         check_size(node, str(file))
         return loader.construct_document(node) if node else None
-    except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file; {if_missing}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: {unread(error)}; restore it") from None
+        way_out = if_missing if isinstance(error, FileNotFoundError) else "restore it"
+        raise ConfigError(f"{file}: {unread(error)}; {way_out}") from None
     except ConfigError:
         raise
-    except (yaml.YAMLError, *_NO_VALUE) as error:
+    # PyYAML lets through what its constructors raise: 2026-13-45, !!int "", a value that nests too deep.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigError(f"{file}: not YAML ({' '.join(str(error).split())}); fix it") from None
 
 
