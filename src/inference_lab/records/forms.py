@@ -193,5 +193,6 @@ def read_metadata(svg_text: str) -> Origin:
     try:
         return _ORIGIN.validate_json(text, strict=True)
     except ValidationError:
-        words = f"where a figure names {', '.join(Origin.__annotations__)}"
-        raise RecordError(f"is SVG that says {text[:80]!r} in dc:source, {words}") from None
+        says = repr(text[:80]) if text else "nothing"
+        words = f"is SVG that says {says} in dc:source, where a figure names"
+        raise RecordError(f"{words} {', '.join(Origin.__annotations__)}") from None
