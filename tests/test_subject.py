@@ -33,14 +33,11 @@ class SubjectTest(unittest.TestCase):
             self.assertIs(found.split_heads, multi_head.split_heads)
 
     def test_the_readers_function_is_tried(self) -> None:
-        """A name the file defines comes from the file."""
-        self.assertEqual(self.of_file(OWN_SPLIT).split_heads(None, 3), "mine")
-
-    def test_a_name_the_file_lacks_is_skipped(self) -> None:
-        """It is not taken from the package: that would pass without the reader's work."""
-        tried = self.of_file(OWN_SPLIT)
+        """A name the file defines comes from the file; one that it lacks is skipped."""
+        own = self.of_file(OWN_SPLIT)
+        self.assertEqual(own.split_heads(None, 3), "mine")
         with self.assertRaisesRegex(unittest.SkipTest, "mine.py defines no merge_heads"):
-            _ = tried.merge_heads
+            _ = own.merge_heads
 
     def test_a_file_without_any_name_is_refused(self) -> None:
         """A slip in the one name, or an import of the package's functions, is no implementation."""

@@ -20,22 +20,14 @@ SECTIONS = [f"kernels_peers_{kind}" for kind in ("full", "decode", "gqa", "prefi
 class RefusalTest(unittest.TestCase):
     """One line that says what to do."""
 
-    def test_without_torch(self) -> None:
-        """A process that cannot import torch refuses to measure and names the command that installs it."""
-        with (
-            mock.patch.dict(sys.modules, {"torch": None}),
-            self.assertRaisesRegex(MeasurementRefused, r"envs/vllm/install\.py"),
-        ):
+    def test_without_torch_or_with_another_python(self) -> None:
+        """What cannot be imported, or is of another Python, is refused before a process starts."""
+        gone = mock.patch.dict(sys.modules, {"torch": None})
+        with gone, self.assertRaisesRegex(MeasurementRefused, r"envs/vllm/install\.py"):
             kernels_peers.load_torch(1)
-
-    def test_another_python(self) -> None:
-        """An environment of another Python is refused before a process starts, with both versions."""
-        here = Path()
-        other = VllmEnvironment(here, here, here, {"python": "3.9"})
-        with (
-            mock.patch.object(kernels_peers, "find_environment", return_value=other),
-            self.assertRaisesRegex(MeasurementRefused, r"for Python 3\.9, this is 3\."),
-        ):
+        other = VllmEnvironment(Path(), Path(), Path(), {"python": "3.9"})
+        found = mock.patch.object(kernels_peers, "find_environment", return_value=other)
+        with found, self.assertRaisesRegex(MeasurementRefused, r"for Python 3\.9, this is 3\."):
             kernels_peers.measure(mock.sentinel.section, lambda _, __: None)
 
 

@@ -48,26 +48,22 @@ class BindTest(unittest.TestCase):
         self.assertGreater(np.abs(output[:, :, -2] - expected).max(), 1000 * allowed)
 
     def test_cells_and_labels(self) -> None:
-        """Each call carries the axes of its cell; the baseline comes again as replica."""
-        bench = multi_head.bind(DECODE_G)
-        labels = [[(t.path, t.kind, t.num_kv_heads) for t in group] for group in bench.groups]
-        self.assertEqual(
-            labels[1],
-            [("preallocated", "sample", 2), ("repeated", "sample", 2), ("preallocated", "replica", 2)],
-        )
-        first = bench.groups[0][0]
-        axes = (first.batch_size, first.sequence_length, first.d_model, first.num_heads)
-        self.assertEqual(axes, (2, 5, 24, 6))
-
-    def test_a_repeat_carries_nothing_over(self) -> None:
-        """Each call gives bit for bit the same when made again, also between calls of other paths."""
+        """Calls carry the axes of their cell, the baseline comes again; a repeat gives the same bits."""
         for conditions in (DECODE_T, DECODE_G, PREFILL_T):
             bench = multi_head.bind(conditions)
+            base = conditions.baseline
+            kinds = [*((path, "sample") for path in conditions.paths), (base, "replica")]
+            for group, cell in zip(bench.groups, multi_head.cells(conditions), strict=True):
+                labels = [((timed.path, timed.kind), timed.axes) for timed in group]
+                self.assertEqual(labels, [(kind, cell.axes) for kind in kinds])
             first = [timed.call() for group in bench.groups for timed in group]
             again = [timed.call() for group in bench.groups for timed in group]
             for one, two in zip(first, again, strict=True):
                 self.assertEqual(one.dtype, np.float32)
                 np.testing.assert_array_equal(one, two)
+        self.assertEqual(
+            [cell.axes for cell in multi_head.cells(DECODE_G)], [(2, 5, 24, 6, G) for G in (1, 2, 3, 6)]
+        )
 
     def test_fewer_heads_use_the_same_weights(self) -> None:
         """x and wq are the same for every G; wk and wv of a smaller G are the first columns of a larger's."""

@@ -18,22 +18,18 @@ from inference_lab.stream_load.servers.process import Server
 from tests.checkout import section_of
 from tests.loads import request
 
-FIXED = {"requests": 2, "input_tokens": 8, "output_tokens": 3, "seed": 1}
 ENGINE = {"max_num_batched_tokens": 64, "kv_cache_gib": 1}
-FIXED |= ENGINE
-SECTION: dict[str, Any] = {
-    "server": {"kind": "reference"},
-    "servers": 2,
-    "rounds": 3,
-    "warmup_requests": 5,
-    "sample_s": 60,
-}
-CONCURRENCY = section_of(
-    "sweep", **SECTION, vary={"concurrency": [1, 2, 4]}, fixed={**FIXED, "max_num_seqs": 4}
-)
-MAX_NUM_SEQS = section_of(
-    "sweep", **SECTION, vary={"max_num_seqs": [1, 2]}, fixed={**FIXED, "concurrency": 2}
-)
+FIXED = {"requests": 2, "input_tokens": 8, "output_tokens": 3, "seed": 1, **ENGINE}
+SECTION: dict[str, Any] = {"servers": 2, "rounds": 3, "warmup_requests": 5, "sample_s": 60}
+SECTION["server"] = {"kind": "reference"}
+
+
+def section(axis: str, values: list[int], **fixed: int) -> Sweep:
+    """A sweep over this axis, with two servers and three rounds."""
+    return section_of("sweep", **SECTION, vary={axis: values}, fixed={**FIXED, **fixed})
+
+
+CONCURRENCY = section("concurrency", [1, 2, 4], max_num_seqs=4)
 
 
 class Servers:
@@ -95,9 +91,7 @@ class TestPlan(unittest.TestCase):
         """Each server gets its warm-up and then, in each round, every value once, shuffled."""
         servers = Servers()
         measured(servers, CONCURRENCY)
-        self.assertEqual(
-            [dict(one) for one in servers.settings], [{"kind": "reference", "max_num_seqs": 4, **ENGINE}] * 2
-        )
+        self.assertEqual(servers.settings, [{"kind": "reference", "max_num_seqs": 4, **ENGINE}] * 2)
         own = servers.loads[:10]
         self.assertEqual((own[0].cell, own[0].asks["requests"], own[0].asks["concurrency"]), ({}, 5, 4))
         rounds = [[load.cell["concurrency"] for load in own[1:] if load.round == n] for n in range(3)]
@@ -110,7 +104,7 @@ class TestPlan(unittest.TestCase):
     def test_an_axis_of_the_server_starts_one_for_each_value(self) -> None:
         """Every value is served by as many fresh servers as asked for, and each serves all its rounds."""
         servers = Servers()
-        measured(servers, MAX_NUM_SEQS)
+        measured(servers, section("max_num_seqs", [1, 2], concurrency=2))
         self.assertEqual(sorted(one["max_num_seqs"] for one in servers.settings), [1, 1, 2, 2])
         self.assertEqual(len(servers.loads), 4 * (1 + 3))
         self.assertEqual({load.asks["concurrency"] for load in servers.loads}, {2})
@@ -135,20 +129,18 @@ class TestRecord(unittest.TestCase):
         self.assertEqual(found.facts["validity"], {"valid": True, "reasons": []})
 
     def test_a_dead_server_leaves_what_there_was(self) -> None:
-        """The record ends with the load it died in, is whole, and says in one line why it is invalid."""
+        """The record ends with the load it died in, is whole, and says in one line why it is invalid.
+
+        So is one of our server none of whose pages could be read. With nothing recorded, nothing is marked.
+        """
         found = measured(Servers(dies_in=3), CONCURRENCY)
         self.assertEqual((found.rows["requests.jsonl"], found.rows["raw.csv"]), (8, 4))
         self.assertEqual(len(found.facts["servers"]), 1)
-        validity = {"valid": False, "reasons": ["the server ended by signal 9"]}
-        self.assertEqual(found.facts["validity"], validity)
-
-    def test_a_server_that_says_nothing_of_itself(self) -> None:
-        """A server of ours none of whose pages could be read makes no valid record; others need no page."""
-        found = measured(Servers(kind="reference"), CONCURRENCY)
-        validity = {"valid": False, "reasons": ["no page of /metrics could be read"]}
-        self.assertEqual(found.facts["validity"], validity)
-
-    def test_a_server_that_never_gets_ready_refuses(self) -> None:
-        """With nothing recorded there is nothing to mark."""
+        silent = measured(Servers(kind="reference"), CONCURRENCY)
+        for record, why in (
+            (found, "the server ended by signal 9"),
+            (silent, "no page of /metrics could be read"),
+        ):
+            self.assertEqual(record.facts["validity"], {"valid": False, "reasons": [why]})
         with self.assertRaisesRegex(MeasurementRefused, "not ready"):
             measured(Servers(gets_ready=False), CONCURRENCY)
