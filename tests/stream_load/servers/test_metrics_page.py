@@ -39,7 +39,7 @@ class TestMetrics(unittest.TestCase):
     """A page as numbers."""
 
     def test_the_families_of_the_engine_are_kept(self) -> None:
-        """Gauges, counters by what tells them apart, sums and counts; nothing of the process around them."""
+        """Gauges, counters by what tells them apart, sums and counts; gauges alone; nothing of no page."""
         expected = {
             "num_requests_waiting": 3,
             'request_success_total{finished_reason="length"}': 5,
@@ -48,13 +48,7 @@ class TestMetrics(unittest.TestCase):
             "time_to_first_token_seconds_sum": 0.5,
         }
         self.assertEqual(metrics_of(PAGE), expected)
-
-    def test_a_look_in_between_keeps_gauges(self) -> None:
-        """Counters are read before and after a load; between them only what comes and goes is kept."""
         self.assertEqual(metrics_of(PAGE, gauges=True), {"num_requests_waiting": 3})
-
-    def test_no_page_is_no_number(self) -> None:
-        """A server that did not answer said nothing, which is not zero."""
         self.assertIsNone(metrics_of(None))
 
     def test_several_engines_are_one_server(self) -> None:
