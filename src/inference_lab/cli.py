@@ -11,7 +11,7 @@ from inference_lab.records import locks, stages
 from inference_lab.records.files import canonical
 
 # Started outside a checkout, these work in the one that this package is of.
-_ANYWHERE = ("load", "summarize", "figures", "verify", "explain")
+_ANYWHERE = ("load", "summarize", "figures", "verify", "explain", "timeline")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -52,6 +52,9 @@ def main(words: Sequence[str] | None = None) -> int:
     add("records", help="what is recorded, and what was superseded")
     add("demo", help="the five demonstrations of docs/handover.md, in a throwaway clone")
     add("doctor", help="whether this machine is fit to measure, with advice")
+    timeline = add("timeline", help="a recorded load as a trace to zoom, for ui.perfetto.dev")
+    timeline.add_argument("folder", type=Path, help="a record's folder, under results/ or of one's own")
+    timeline.add_argument("--output", type=Path, default=Path("trace.json"), help="default: trace.json")
     new = add("new", help="an experiment of your own: a section of config.yaml and a blank prediction")
     new.add_argument("name")
     new.add_argument("--like", default="m1", help="the experiment whose section is copied (default: m1)")
@@ -124,6 +127,10 @@ def _run(args: argparse.Namespace) -> terminal.Said:
             from inference_lab.commands.doctor import doctor
 
             return doctor()
+        case "timeline":
+            from inference_lab.commands.timeline import timeline
+
+            return timeline(args.folder, args.output)
         case "new":
             from inference_lab.commands.new import new
 

@@ -44,7 +44,7 @@ class NewTest(unittest.TestCase):
         self.assertEqual({name: after[name] for name in before}, before)
 
     def test_what_is_refused_changes_nothing(self) -> None:
-        """A name that is taken or no name, an unknown experiment, axis or value: one line, no file touched."""
+        """A name taken or unfit, an unknown experiment, axis or value: one line, and no file is touched."""
         before = Path("config.yaml").read_text(), sorted(Path("predictions").iterdir())
         for name, like, vary, words in (
             ("m1", "m1", "", "m1 is there already"),

@@ -1,4 +1,4 @@
-"""An experiment of your own: the section of another one, with an axis of your choice, and a blank prediction."""
+"""An experiment of your own: the section of another one, an axis of your choice, and a blank prediction."""
 
 import contextlib
 import re
