@@ -34,7 +34,7 @@ def draw(view: View) -> Figure:
 
     Raises RecordError when the summary is not of a calibration.
     """
-    if not {"path", "streams"} <= set(view.summary[0]):
+    if "streams" not in view.summary[0]:
         raise RecordError(f"{view.record.experiment}: no columns path and streams; draw a calibration")
     rows = {(row["metric"], row["path"], int(row["streams"])): row for row in view.summary}
     streams = sorted({count for _, _, count in rows})
@@ -42,15 +42,14 @@ def draw(view: View) -> Figure:
     marks = dict(zip((path for path in PATHS if path in measured), MARKS, strict=False))
 
     def points(metric: str, path: str) -> list[tuple[int, Point]]:
-        found: list[tuple[int, Point]] = []
-        for column, count in enumerate(streams):
-            if (row := rows.get((metric, path, count))) is None:
-                continue
-            if metric in OF_RUNS:
-                found.append((column, Point(estimate_of(row, "median"))))
-            elif (top := estimate_of(row, "p99_ms")) and (foot := estimate_of(row, "p50_ms")):
-                found.append((column, Point(_at_least(top), foot=max(foot.value, LEAST))))
-        return found
+        found = [(column, rows.get((metric, path, count))) for column, count in enumerate(streams)]
+        if metric in OF_RUNS:
+            return [(column, Point(estimate_of(row, "median"))) for column, row in found if row]
+        return [
+            (column, Point(_at_least(top), foot=max(foot.value, LEAST)))
+            for column, row in found
+            if row and (top := estimate_of(row, "p99_ms")) and (foot := estimate_of(row, "p50_ms"))
+        ]
 
     panels: list[Panel] = []
     for metric, (label, height) in PANELS.items():

@@ -71,9 +71,7 @@ def draw(view: View) -> Figure:
     if not panels:
         raise RecordError(f"{view.record.experiment}: summary.csv has nothing to draw over {name}")
     conditions = view.record.manifest["conditions"]
-    fixed = ", ".join(
-        f"{key} {value}" for key, value in conditions["fixed"].items() if key not in (name, "seed")
-    )
+    fixed = ", ".join(f"{of} {at}" for of, at in conditions["fixed"].items() if of not in (name, "seed"))
     loads = "1 load" if conditions["rounds"] == 1 else f"{conditions['rounds']} loads"
     foot = Line(f"{conditions['server']['kind']} server; {fixed}; {loads} per server.")
     flags = flag_lines(code for row in view.summary for code in row["flags"].split())

@@ -22,24 +22,18 @@ def draw(view: View) -> Figure:
     rates = [[axes.estimate((path, value), of).value for value in axes.values] for path in axes.paths]
     ideal = [[own[0] * by for by in times] for own in rates]
     doublings = [math.log2(after / before) for before, after in pairwise(axes.values)] if factor else []
-    bars = (
-        [[rate * factor**n for rate, n in zip(own, doublings, strict=False)] for own in rates]
-        if factor
-        else []
-    )
+    bars = [[rate * (factor or 1) ** n for rate, n in zip(own, doublings, strict=False)] for own in rates]
     grows = f"growth in proportion to {axes.name}" if multiplies else "no change"
     read = f"{READ_SAMPLES} Filled: at P50. {READ_INTERVAL} Thin line: {grows} from the smallest value."
     if factor:
-        read += (
-            f" Dotted bar: what this value must reach to count as growth, {factor:g} times the value"
-            " before for each doubling (knee_factor)."
-        )
+        must = f"{factor:g} times the value before for each doubling (knee_factor)"
+        read += f" Dotted bar: what this value must reach to count as growth, {must}."
     panel = Panel("positions per second", series, 300, also=[*chain(*ideal, *bars)])
     figure, (drawn,) = axes.draw([panel], f"throughput of {axes.call}", read)
     for one, line in zip(series, ideal, strict=True):
         places = [axes.axis.at(column, one.lane) for column in range(len(line))]
         drawn.plot(places, line, color=one.mark.color, linewidth=0.7, alpha=0.6)
-    for one, own in zip(series, bars, strict=False):
+    for one, own in zip(series, bars, strict=True):
         for column, rate in enumerate(own, start=1):
             ends = [axes.axis.at(column, one.lane, side) for side in (-1, 1)]
             drawn.plot(ends, [rate] * 2, color=one.mark.color, linestyle=(0, (1, 1)), linewidth=1.6)

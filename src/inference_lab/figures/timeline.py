@@ -21,7 +21,6 @@ SENT = Mark("#d55e00", "", "-")
 STREAM = Mark("#0072b2", "|", "-")
 END = Mark(INK, ".", "")
 FAILED = Mark(ALARM, "x", "")
-CLIENT = Mark(INK, "", "-")
 SERVER = Mark("#009e73", "", "--")
 REQUEST, TALLEST, BELOW = 6, 300, 50  # points: a request, all of them at most, the panel below them
 COLUMN_GAP = 0.05  # of the figure's width
@@ -51,7 +50,7 @@ def draw(view: View) -> Figure:
         "gets tokens (a tick each)": STREAM,
         "end": END,
         "end without success": FAILED,
-        "in flight, by the client's record": CLIENT,
+        "in flight, by the client's record": Mark(INK, "", "-"),
         **({"in a step, by the server's record": SERVER} if record.rows else {}),
     }
     head = "One line for each request in the order of arrival; time in s from the first one of its panel."

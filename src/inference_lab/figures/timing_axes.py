@@ -51,9 +51,7 @@ class TimingAxes:
     def estimate(self, cell: CellKey, column: str) -> Estimate:
         """A column of a cell's row with its bounds. Raises RecordError when it is empty."""
         if cell not in self.rows:
-            raise RecordError(
-                f"summary.csv: no row for {cell[0]} at {self.name} {cell[1]}; rebuild it from raw"
-            )
+            raise RecordError(f"summary.csv: no row for {cell[0]} at {self.name} {cell[1]}; rebuild it")
         if (estimate := estimate_of(self.rows[cell], column)) is None:
             raise RecordError(f"{self.rows[cell].place}: {column} is empty; rebuild it from raw")
         return estimate
@@ -68,13 +66,11 @@ class TimingAxes:
 
     def series(self, point: Callable[[CellKey], Point], **look: Any) -> list[Series]:
         """A series for each drawn path, each in a lane of its own; `point` makes that of a cell."""
-        lanes = [(lane, len(self.drawn)) for lane in range(len(self.drawn))]
-        return [
-            Series(
-                path, self.marks[path], [*enumerate(point((path, at)) for at in self.values)], lane, **look
-            )
-            for path, lane in zip(self.drawn, lanes, strict=True)
-        ]
+        made: list[Series] = []
+        for lane, path in enumerate(self.drawn):
+            points = list(enumerate(point((path, value)) for value in self.values))
+            made.append(Series(path, self.marks[path], points, (lane, len(self.drawn)), **look))
+        return made
 
     def draw(self, panels: Sequence[Panel], title: str, read: str, *over: str) -> tuple[Figure, list[Axes]]:
         """A figure of the drawn paths; flags of the paths that they are `over` mark them, too."""
@@ -86,17 +82,13 @@ class TimingAxes:
                 hatched.append((column, (lane, len(self.drawn))))
         foot = [Line(read)]
         if flagged:
-            named = "; ".join(
-                f"{path} {', '.join(values)}: {codes}" for (path, codes), values in flagged.items()
-            )
+            named = "; ".join(f"{path} {', '.join(at)}: {codes}" for (path, codes), at in flagged.items())
             foot.append(alarm(f"hatched: flagged, no claim is made. {self.name} of {named}."))
         legend = {path: self.marks[path] for path in self.drawn}
-        head = self._conditions()
-        return draw_panels(self.view, self.axis, panels, title, head, *foot, legend=legend, hatched=hatched)
-
-    def _conditions(self) -> str:
         rows = [row for (path, _), row in self.rows.items() if path in self.drawn]
         fixed = [name for name in CELL_COLUMNS if name not in ("path", self.name)]
         values = {name: " or ".join(dict.fromkeys(row[name] for row in rows)) for name in (*fixed, "n")}
-        words = [f"{name} {values[name]}" for name in fixed]
-        return " · ".join([*words, f"n = {values['n']} samples per cell"])
+        head = (
+            " · ".join(f"{name} {values[name]}" for name in fixed) + f" · n = {values['n']} samples per cell"
+        )
+        return draw_panels(self.view, self.axis, panels, title, head, *foot, legend=legend, hatched=hatched)
