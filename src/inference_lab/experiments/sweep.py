@@ -60,11 +60,7 @@ class SweepRecording(Recording):
     servers: list[JSON] = field(default_factory=list[JSON])
 
     def serve(self, settings: JSON, loads: Sequence[LoadSpec], progress: Callable[[int], None]) -> None:
-        """Run the loads one after the other against one server of these settings, and keep both sides.
-
-        `progress` is called with the number of loads so far. Raises MeasurementRefused when the server or a
-        client dies; what they did until then is kept.
-        """
+        """Run the loads one after the other against one server, and keep both sides, also when one dies."""
         number, first = len(self.servers), len(self.sessions)
         with temporary_folder("server") as place, serving(settings, place) as server:
             self.servers.append({"server": number, "settings": settings, "facts": server.facts})
@@ -101,11 +97,10 @@ class SweepRecording(Recording):
 
 
 def measure(section: Sweep, progress: Callable[[int, int], None]) -> Measurement:
-    """Return both sides of every load.
+    """Return both sides of every load. Request ids begin with server/axis=value/round/.
 
-    Request ids begin with server/axis=value/round/. A server that dies ends the measurement: what was
-    recorded until then is returned, marked invalid with the reason. Raises MeasurementRefused when
-    nothing was recorded, because no server got ready.
+    A server that dies ends the measurement: what was recorded until then is returned, marked invalid with the
+    reason. Raises MeasurementRefused when nothing was recorded.
     """
     plan, recorded = list(_plan(section)), SweepRecording(sample_s=section.sample_s)
     total, reasons = sum(len(loads) for _, loads in plan), list[str]()

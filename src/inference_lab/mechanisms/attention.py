@@ -98,8 +98,7 @@ DECODE_PATHS: dict[str, DecodePath] = {
 
 
 def _causal_mask(T: int) -> Mask:
-    """(T, T): query t sees the keys up to and including t."""
-    return np.tri(T, dtype=bool)
+    return np.tri(T, dtype=bool)  # query t sees the keys up to and including t
 
 
 def _check_sizes(x: Array, wq: Array, wk: Array, wv: Array) -> None:
@@ -133,11 +132,7 @@ def _decode(x: Array, wq: Array, wk: Array, wv: Array, kind: type[KVCache]) -> t
 
 
 def _attend_newest(q: Array, cache: KVCache, output: Array, row: Array) -> Array:
-    """(..., D) of the newest token -> exponentials (..., length).
-
-    Writes its attention to all of `cache` into `output` (..., E), the sums of the exponentials into `row`
-    (..., 1).
-    """
+    """(..., D) of the newest token -> exponentials (..., length); fills `output` (..., E) and `row`."""
     scores = np.matvec(cache.keys, q)
     scores -= np.maximum.reduce(scores, axis=-1, keepdims=True, out=row)
     exponentials = np.exp(scores, out=scores)

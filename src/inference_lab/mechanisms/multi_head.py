@@ -15,8 +15,9 @@ G == 1; Ainslie et al., 2023 (arXiv:2305.13245), for 1 < G < H.
 Everything is here twice. The textbook form (`project`, `grouped_attention`, `cached_step`) reads as the
 formula does and keeps the weights. The fast form (`fuse`, `prefill`, `decode`), whose oracle it is, projects
 all heads in one product with 1/√D inside, never looks at keys behind a block of queries, and multiplies few
-queries with many keys in blocks that BLAS takes where they lie. Both check sizes, never values: call
-`check_inputs` once before. Nothing writes to its arguments, save to a cache; results have the inputs' dtype.
+queries with many keys in blocks that BLAS takes where they lie. Both raise InputError for sizes that do not
+fit and look at no value: call `check_inputs` once before. Nothing writes to its arguments, save to a cache;
+results have the inputs' dtype.
 """
 
 import math
@@ -44,10 +45,7 @@ _MULTIPLY_ADDS = 2**19
 
 
 def split_heads(projected: Array, num_heads: int) -> Array:
-    """(B, T, H·D) -> (B, H, T, D), a view: result[b, h, t, d] is projected[b, t, h·D + d].
-
-    Raises InputError when the width does not split into the heads.
-    """
+    """(B, T, H·D) -> (B, H, T, D), a view: result[b, h, t, d] is projected[b, t, h·D + d]."""
     check_sizes(("projected", projected, "B T C"))
     check_count("num_heads", num_heads)
     B, T, width = projected.shape
@@ -61,7 +59,7 @@ def merge_heads(per_head: Array) -> Array:
     """(B, H, T, D) -> (B, T, H·D), the inverse of `split_heads`.
 
     A view where heads still lie beside their width in memory (what `split_heads` returned; T = 1 in C
-    order; H = 1), else a copy. Raises InputError for another number of axes.
+    order; H = 1), else a copy.
     """
     check_sizes(("per_head", per_head, "B H T D"))
     B, H, T, D = per_head.shape
@@ -71,10 +69,7 @@ def merge_heads(per_head: Array) -> Array:
 def project(
     x: Array, wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int
 ) -> tuple[Array, Array, Array]:
-    """(B, T, C), (C, H·D), (C, G·D), (C, G·D) -> q (B, H, T, D), k (B, G, T, D), v (B, G, T, D).
-
-    Raises InputError for sizes that do not fit.
-    """
+    """(B, T, C), (C, H·D), (C, G·D), (C, G·D) -> q (B, H, T, D), k (B, G, T, D), v (B, G, T, D)."""
     check_sizes(("x", x, "B T C"), ("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))
     _check_widths(wq, wk, wv, num_heads, num_kv_heads)
     q, k, v = x @ wq, x @ wk, x @ wv
@@ -84,8 +79,7 @@ def project(
 def grouped_attention(q: Array, k: Array, v: Array) -> tuple[Array, Array]:
     """(B, H, T, D), (B, G, S, D), (B, G, S, D) -> output (B, H, T, D), weights (B, H, T, S).
 
-    softmax(q·kᵀ / √D)·v for each head. The T queries are the last T of the S positions: query t sees
-    positions 0 to S - T + t. Raises InputError for sizes that do not fit.
+    softmax(q·kᵀ / √D)·v for each head. The queries are the last T of S positions: t sees 0 to S - T + t.
     """
     _check_grouped(q, k, v)
     B, H, T, D = q.shape
@@ -135,10 +129,7 @@ class FusedWeights(NamedTuple):
 
 
 def fuse(wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> FusedWeights:
-    """(C, H·D), (C, G·D), (C, G·D) -> FusedWeights, made once for any number of steps.
-
-    Raises InputError for sizes that do not fit.
-    """
+    """(C, H·D), (C, G·D), (C, G·D) -> FusedWeights, made once for any number of steps."""
     check_sizes(("wq", wq, "C Q"), ("wk", wk, "C K"), ("wv", wv, "C V"))
     _check_widths(wq, wk, wv, num_heads, num_kv_heads)
     scale = 1 / math.sqrt(wq.shape[1] // num_heads)
@@ -146,10 +137,7 @@ def fuse(wq: Array, wk: Array, wv: Array, num_heads: int, num_kv_heads: int) -> 
 
 
 def prefill(x: Array, weights: FusedWeights, cache: KVCache) -> Array:
-    """(B, T, C) -> (B, H, T, D): T tokens at once behind those of the cache, which grows by them.
-
-    Raises InputError for sizes that do not fit, the cache unchanged.
-    """
+    """(B, T, C) -> (B, H, T, D): T tokens at once behind those of the cache, which grows by them."""
     _check_fused(x, weights)
     q, k, v = weights.split(x @ weights.qkv)
     cache.append(k, v)
@@ -160,7 +148,7 @@ def causal_blocks(q: Array, k: Array, v: Array) -> Array:
     """(B, H, T, D), (B, G, S, D), (B, G, S, D) -> (B, H, T, D), as `grouped_attention` of q·√D.
 
     A block of queries sees the keys up to its last query at once, so its softmax is whole; only the corner
-    where the block's own tokens meet is masked. Raises InputError for sizes that do not fit.
+    where the block's own tokens meet is masked.
     """
     _check_grouped(q, k, v)
     B, H, T, D = q.shape
@@ -221,8 +209,7 @@ Newest = Callable[[Array, Array, Array, Array], None]
 def decode(x: Array, weights: FusedWeights, cache: KVCache, attend: Newest = newest_blocks) -> Array:
     """(B, T, C) -> (B, H, T, D): T steps, each of one token, behind those of the cache, which grows by them.
 
-    Equal to `prefill`. Raises InputError for sizes that do not fit; then the cache holds the tokens before
-    the step that was refused.
+    Equal to `prefill`. A refused step leaves the tokens before it in the cache.
     """
     _check_fused(x, weights)
     B, T, _ = x.shape

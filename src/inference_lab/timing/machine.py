@@ -68,9 +68,8 @@ def check_blas_threads(threads: int) -> JSON:
 class Watch:
     """Wait for a quiet machine, then sample, in a thread, what others do on it while `with Watch()` lasts.
 
-    What others used is the busy time of all cores minus that of this process and its family. A sample where
-    that contradicts itself (a member of the family ended and nobody waited for it: its time is lost) is
-    counted in `unknown_looks` and enters no number.
+    What others used is the busy time of all cores minus that of this process and its family. A look that
+    contradicts itself (a member ended and nobody waited for it) is counted in `unknown_looks` alone.
     """
 
     def __init__(self, quiet_cores: float, quiet_wait_s: float, interval_s: float = 1.0) -> None:
@@ -140,12 +139,10 @@ def wait_until_quiet(bound_cores: float, patience_s: float) -> float:
 
 
 class _CpuTimes(NamedTuple):
-    """A moment, and the CPU time used by then: by all cores, stolen from them, by our family."""
-
     at_s: float
-    busy_s: float
+    busy_s: float  # of all cores
     stolen_s: float
-    own_s: float
+    own_s: float  # of our family
 
 
 def _cpu_times() -> _CpuTimes | None:

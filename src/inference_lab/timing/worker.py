@@ -76,11 +76,7 @@ def measure(
 
 
 def threads_of_processes(section: sections.Timed) -> list[int]:
-    """How many BLAS threads each process has, in the order they run.
-
-    Where the section varies them, each number has `processes` processes of its own: one of each, shuffled,
-    then one of each again.
-    """
+    """BLAS threads of each process: one process of each number, shuffled, then one of each again."""
     order = random.Random(section.fixed.seed)
     numbers = section.values if section.axis == "blas_threads" else [section.blas_threads]
     return [number for _ in range(section.processes) for number in order.sample(numbers, len(numbers))]
