@@ -31,21 +31,19 @@ class Case:
     headers: tuple[str, ...] = ("Content-Type: text/event-stream",)
 
 
-def event(value: Any, before: str = "") -> bytes:
+def event(value: Any) -> bytes:
     """One event with this JSON value."""
-    return f"{before}data: {json.dumps(value)}\n\n".encode()
+    return f"data: {json.dumps(value)}\n\n".encode()
 
 
-def delta(finish: str | None = None, usage: Any = None, **fields: Any) -> bytes:
-    """A chat chunk; `usage` beside it as a number of tokens, or whole."""
+def delta(finish: str | None = None, usage: int | None = None, **fields: Any) -> bytes:
+    """A chat chunk; `usage` beside it as a number of tokens."""
     chunk: dict[str, Any] = {"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]}
     return event(chunk if usage is None else {**chunk, "usage": total(usage)})
 
 
-def total(usage: Any, **details: int) -> dict[str, Any]:
+def total(usage: int, **details: int) -> dict[str, Any]:
     """A usage of so many tokens, of which `details`."""
-    if isinstance(usage, dict):
-        return usage
     said = {"prompt_tokens": 5, "completion_tokens": usage, "total_tokens": 5 + usage}
     return said | ({"completion_tokens_details": details} if details else {})
 
@@ -67,6 +65,7 @@ _NESTED = b'data: {"choices": ' + b"[" * 50_000 + b"]" * 50_000 + b"}\n\n"
 _LONG = "x" * 2_000_000
 _ERROR = {"error": {"message": "no memory left", "code": 500}}
 _HTML = b"<html><body>Bad gateway</body></html>"
+_PAGE = (_HTML + b"\n") * 100
 _PLAIN_COMPLETION = json.dumps({"choices": [{"message": {"content": "all at once"}}]}).encode()
 
 
@@ -222,7 +221,7 @@ ERRORS = (
             ("404 Not Found", b'{"detail": "Not Found"}', ("Not Found",), ()),
             ("422 Unprocessable", b"[" * 3000, ("[[[",), ()),
             ("500 Internal Server Error", b"", ("empty body",), ()),
-            ("502 Bad Gateway", _HTML * 100, ("Bad gateway", "text/html"), ("Content-Type: text/html",)),
+            ("502 Bad Gateway", _PAGE, ("Bad gateway", "text/html"), ("Content-Type: text/html",)),
             ("503 Service Unavailable", gzip.compress(json.dumps(_ERROR).encode()), ("no memory left",
                 "gzip"), ("Content-Encoding: gzip",)),
             ("504 Gateway Timeout", b"not packed", ("cannot be decoded", "gzip"),

@@ -71,6 +71,7 @@ class CaseTable(unittest.TestCase):
         for words in case.says:
             self.assertIn(words, record.error or "")
         self.assertLessEqual(len(record.error or ""), 300)
+        self.assertNotIn("\n", record.error or "")
         self.assertLessEqual(len(record.notes), 10)
         self.assertEqual(bool(record.notes), bool(case.notes), record.notes)
         for words in case.notes:
