@@ -21,7 +21,7 @@ class TraceTest(unittest.TestCase):
         return [event for event in self.events if event["ph"] == kind]
 
     def test_phases_fill_a_request(self) -> None:
-        """Queue, connect, prefill and decode follow each other from arrival to end; an unsent one has none."""
+        """Queue, connect, prefill and decode follow each other to the end; what was not sent has no more."""
         phases = {"queue": (0, 1), "connect": (1, 1), "prefill": (2, 30), "decode": (32, 21)}
         first = {
             e["name"]: (e["ts"] / 1e3, e["dur"] / 1e3)
