@@ -39,13 +39,13 @@ class RequestRecord:
     `resent` counts how often the request went over a new connection, because a kept one had ended before any
     byte of an answer; `sent_ns` is the last time. `notes` name oddities of an attempt that may be good.
 
-    A line leaves out what has its default here, and `chunk_tokens` where each chunk has one token; it has
-    `itl_ns` in place of `token_times_ns`.
+    A line leaves out what has its default here, `chunk_tokens` where each chunk has one token, and what is
+    equal to another field (_EQUAL). It has `itl_ns` in place of `token_times_ns`.
     """
 
     request_id: str
     load: str
-    attempt: int
+    attempt: int = 1
     scheduled_ns: int
     arrival_ns: int
     admitted_ns: int | None
@@ -65,8 +65,8 @@ class RequestRecord:
     coalesced_reads: int = 0
     censored_chunks: tuple[int, ...] = ()
     user_stamped_chunks: tuple[int, ...] = ()
-    max_read_lag_ns: int | None
-    resent: int
+    max_read_lag_ns: int | None = None
+    resent: int = 0
     hidden_tokens: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -99,11 +99,15 @@ class RequestRecord:
         values["itl_ns"] = [later - earlier for earlier, later in pairwise(times)]
         if len(self.chunk_tokens) == self.output_tokens:
             del values["chunk_tokens"]
+        for name, other in _EQUAL.items():
+            if values[name] == values[other]:
+                del values[name]
         return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
 _FIELDS = tuple(f.name for f in fields(RequestRecord))
 _DEFAULTS = {f.name: f.default for f in fields(RequestRecord) if f.default is not MISSING}
+_EQUAL = {"scheduled_ns": "arrival_ns", "counted_tokens": "output_tokens"}
 _TUPLES = ("chunk_tokens", "censored_chunks", "user_stamped_chunks", "notes")
 
 
@@ -117,6 +121,7 @@ def read_requests(path: Path) -> list[RequestRecord]:
     def record(line: JSON) -> RequestRecord:
         times = _times(line)
         line.setdefault("chunk_tokens", (1,) * len(times))
+        line = {name: line[other] for name, other in _EQUAL.items() if other in line} | line
         line |= {name: tuple(line[name]) for name in _TUPLES if name in line}
         made = RequestRecord(**line, token_times_ns=tuple(times[1:]))
         if (attempt := (made.request_id, made.attempt)) in seen:
