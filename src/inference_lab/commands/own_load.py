@@ -67,7 +67,7 @@ def load(args: argparse.Namespace) -> tuple[str, int]:
         "sessions": sessions,
     }
     manifest = run_stage.end(step, begun, Measurement("serving", {}, {}, facts, {}))
-    made = {"sha256": sha256_file(requests), "rows": sum(result.counts.values())}
+    made = {"sha256": sha256_file(requests), "rows": sum(result.info["counts"].values())}
     write_json(folder / MANIFEST, receipts.seal({**manifest, "outputs": {NAME: made}}))
     (folder / INFO).unlink()
     if reasons := run_stage.invalid(manifest):

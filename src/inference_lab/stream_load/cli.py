@@ -137,7 +137,7 @@ def _made(kind: type[Made], args: argparse.Namespace, **more: Any) -> Made:
 
 def outcome(result: LoadResult) -> str:
     """Return how the requests of a load ended, and where that is recorded."""
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(result.counts.items()))
+    counts = ", ".join(f"{count} {status}" for status, count in result.info["counts"].items())
     lines = [f"{counts or 'no request'}; recorded in {result.requests_path}"]
     sessions = result.info["sessions"]
     if again := sum(session.get("resent_requests", 0) for session in sessions):

@@ -36,11 +36,10 @@ _WATCH_EVERY_S = 0.5  # showing a load takes about 1 ms, in which user stamps ar
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Path and conditions of a record, how many of its attempts ended how, and the exit code for a shell."""
+    """Path of a record, what INFO holds, and the exit code for a shell."""
 
     requests_path: Path
     info: JSON
-    counts: Mapping[str, int]
     exit_code: int
 
 
@@ -218,7 +217,7 @@ def load(
     path = file.close(complete=session.interrupts < 2)
     interrupted = info["sessions"][-1]["interrupted"]
     code = exit_code(session.counts, options.max_failure_share, interrupted=interrupted)
-    return LoadResult(path, info, dict(session.counts), code)
+    return LoadResult(path, info, code)
 
 
 def exit_code(counts: Mapping[str, int], max_failure_share: float, *, interrupted: bool) -> int:
