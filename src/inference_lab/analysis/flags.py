@@ -60,10 +60,8 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
     pairs = {cell: (cell, (rounds.baseline, cell[1])) for cell in rounds.times if cell[0] != rounds.baseline}
     ratios = {cell: rule.compare("p50_ms", *pair) for cell, pair in pairs.items()}
     differs = dict(zip(same, claims(list(same.values()), smallest), strict=True))
-    everywhere = [
-        *others_at_work(record, bounds["max_others_cpu"]),
-        *_drift(rounds.probe, bounds["max_probe_drift"]),
-    ]
+    everywhere = [*others_at_work(record, bounds["max_others_cpu"])]
+    everywhere += _drift(rounds.probe, bounds["max_probe_drift"])
     if not same:
         everywhere.append(Flag("", "A/A not assessed: the baseline was measured once a round"))
     flags = {
@@ -98,11 +96,9 @@ def _threads(record: Record, cell: Cell) -> Iterator[Flag]:
     cores = record.manifest.get("environment", {}).get("affinity")
     beside: int = record.manifest.get("neighbours", {}).get(cell.path, 0)
     if cores is not None and cell.blas_threads + beside > len(cores):
-        yield Flag(
-            "threads",
-            f"{cell.blas_threads} threads of BLAS and {beside} of a neighbour shared {len(cores)} cores: a"
-            " split product waits for the scheduler; allow as many cores as threads",
-        )
+        shared = f"{cell.blas_threads} threads of BLAS and {beside} of a neighbour shared {len(cores)} cores"
+        cause = "a split product waits for the scheduler; allow as many cores as threads"
+        yield Flag("threads", f"{shared}: {cause}")
 
 
 def _drift(probe: Times | None, bound: float) -> Iterator[Flag]:

@@ -157,12 +157,10 @@ def cells_of(record: Record, *, steady: bool) -> list[Cell]:
         cells.setdefault(tuple(run.cell.items()), []).append(run)
     axis, values = varied(record.manifest)
     order = [str(value) for value in values]
-    found: list[Cell] = []
-    for key in sorted(cells, key=lambda key: order.index(dict(key)[axis]) if axis in dict(key) else 0):
-        conditions = dict(key)
-        steps = [_step(row) for row in record.rows if conditions.items() <= row.items()]
-        found.append(Cell(conditions, cells[key], steps))
-    return found
+    return [
+        Cell(dict(key), cells[key], [_step(row) for row in record.rows if dict(key).items() <= row.items()])
+        for key in sorted(cells, key=lambda key: order.index(dict(key)[axis]) if axis in dict(key) else 0)
+    ]
 
 
 def runs_of(record: Record, *, steady: bool) -> list[Run]:

@@ -80,8 +80,8 @@ def rounds_of(record: Record) -> Rounds:
     calls, files = _calls(record)
     samples, has_probe = calls[calls["kind"] == "sample"], bool((calls["kind"] == "probe").any())
     _check_conditions(calls[calls["kind"].isin(("sample", "replica"))], conditions)
-    another = "path is {row.path}, a replica repeats the baseline {baseline}"
-    _refuse(calls, (calls["kind"] == "replica") & (calls["path"] != baseline), another, baseline=baseline)
+    another = f"path is {{row.path}}, a replica repeats the baseline {baseline}"
+    _refuse(calls, (calls["kind"] == "replica") & (calls["path"] != baseline), another)
     number = conditions["processes"] * conditions.get("runs", 1)
     own = _processes(samples, axis, values, number, files[0])
     cells = [(path, value) for path in paths for value in values]
@@ -96,17 +96,11 @@ def rounds_of(record: Record) -> Rounds:
     _check_order(samples)
     _check_clock(calls, numbered=has_probe)
     _check_one_work(samples, axis)
-    return Rounds(
-        axis,
-        values,
-        paths,
-        baseline,
-        {(cell.path, getattr(cell, axis)): cell for cell in map(Cell._make, first)},
-        {cell: times["sample", *cell] for cell in cells},
-        {value: times["replica", baseline, value] for *_, value in again},
-        times.get(("probe", "probe", 0)),
-        conditions["fixed"].get("decode_steps"),
-    )
+    by_cell = {(cell.path, getattr(cell, axis)): cell for cell in map(Cell._make, first)}
+    of_cells = {cell: times["sample", *cell] for cell in cells}
+    replica = {value: times["replica", baseline, value] for *_, value in again}
+    probe, steps = times.get(("probe", "probe", 0)), conditions["fixed"].get("decode_steps")
+    return Rounds(axis, values, paths, baseline, by_cell, of_cells, replica, probe, steps)
 
 
 def _calls(record: Record) -> tuple[Table, Sequence[str]]:
@@ -123,12 +117,12 @@ def _calls(record: Record) -> tuple[Table, Sequence[str]]:
     return pd.concat(tables, ignore_index=True), files
 
 
-def _refuse(rows: Table, wrong: Any, rule: str, **facts: Any) -> None:
-    """Raise RecordError for the first row that is marked; `rule` is filled from `row` and facts."""
+def _refuse(rows: Table, wrong: Any, rule: str) -> None:
+    """Raise RecordError for the first row that is marked; `rule` is filled from `row`."""
     marked = np.asarray(wrong)
     if marked.any():
         row: Any = next(rows[marked][:1].itertuples(index=False))
-        raise RecordError(f"{row.file} line {row.line}: {rule.format(row=row, **facts)}; {WAYS_OUT}")
+        raise RecordError(f"{row.file} line {row.line}: {rule.format(row=row)}; {WAYS_OUT}")
 
 
 def _check_conditions(rows: Table, conditions: Mapping[str, Any]) -> None:
@@ -137,9 +131,9 @@ def _check_conditions(rows: Table, conditions: Mapping[str, Any]) -> None:
     allowed |= {"blas_threads": [conditions.get("blas_threads")], "path": conditions["paths"]}
     allowed |= conditions["vary"]
     for name in CELL_COLUMNS:
-        rule = f"{name} is {{row.{name}}}, the manifest declares {{declared}}; conditions are not mixed"
-        declared = " or ".join(map(str, allowed[name]))
-        _refuse(rows, ~rows[name].isin(allowed[name]), rule, declared=declared)
+        declared = f"the manifest declares {' or '.join(map(str, allowed[name]))}"
+        rule = f"{name} is {{row.{name}}}, {declared}; conditions are not mixed"
+        _refuse(rows, ~rows[name].isin(allowed[name]), rule)
 
 
 def _processes(

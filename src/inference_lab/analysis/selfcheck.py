@@ -7,7 +7,6 @@ baseline, by the same functions that judge every record.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from scipy.special import betaincinv, stdtrit
@@ -99,7 +98,7 @@ def summarise(record: Record, judge: Judge) -> str:
     """
     every = trials(record, judge)
     good, bad = valid(every)
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for among in AMONG:
         for percent in sorted({trial.percent for trial in every}):
             some = [t for t in good if t.percent == percent and (among == "all" or t.aa_half_width <= NARROW)]
@@ -115,7 +114,11 @@ def summarise(record: Record, judge: Judge) -> str:
 def _numbers(some: Sequence[Trial]) -> dict[str, str]:
     """What a row says of these comparisons, without what it is about."""
     runs = [[trial for trial in some if trial.run == run] for run in dict.fromkeys(t.run for t in some)]
-    numbers: dict[str, Any] = {"runs": len(runs), "n": len(some), "flagged": sum(bool(t.flags) for t in some)}
+    numbers: dict[str, object] = {
+        "runs": len(runs),
+        "n": len(some),
+        "flagged": sum(bool(t.flags) for t in some),
+    }
     if some:
         ratios = np.array([trial.comparison.ratio.value for trial in some])
         numbers |= with_bounds("claimed_share", share([t.claimed for t in run] for run in runs).bounds)

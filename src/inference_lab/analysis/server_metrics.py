@@ -127,13 +127,10 @@ def _capacity(server: Server) -> int | None:
 
 
 OF_CACHE = (
-    _per_server(
-        "kv_cache_tokens",
-        "size of the KV cache in the server's log",
-        lambda s: s["facts"].get("kv_cache_tokens"),
-    ),
+    _per_server("kv_cache_tokens", "size of the KV cache in the server's log",
+                lambda server: server["facts"].get("kv_cache_tokens")),
     _per_server("kv_capacity_tokens", "whole blocks in kv_cache_gib, by kv_capacity.py", _capacity),
-)
+)  # fmt: skip
 
 STEADY_QUANTILE = 0.95  # of the second half of a fresh server's requests: below it they count as steady
 

@@ -148,7 +148,7 @@ def states(ratios: Times) -> tuple[float, float] | None:
 def within(intervals: Sequence[Interval], low: float, high: float) -> bool | None:
     """Return True when every interval lies inside [low, high], False when all lie outside, else None.
 
-    An open bound may lie anywhere. `low` may be -inf; an open upper bound is inside nothing.
+    An open bound may lie anywhere: it is inside nothing, but a lower one where `low` is -inf.
     """
     known = [(-math.inf if lo is None else lo, math.inf if hi is None else hi) for lo, hi in intervals]
     if all(hi < low or lo > high for lo, hi in known):
