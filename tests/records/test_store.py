@@ -8,7 +8,6 @@ import signal
 import unittest
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from inference_lab.errors import RecordError
@@ -16,7 +15,7 @@ from inference_lab.records import store
 from inference_lab.records.digests import Sources
 from inference_lab.records.files import read_json, sha256_file, write_json
 from inference_lab.records.receipts import SCHEMA, State, read_receipt, seal
-from inference_lab.records.samples import write_samples
+from inference_lab.records.samples import Sample, write_samples
 from inference_lab.records.stages import Step
 from inference_lab.records.stages import step as step_of
 from tests import checkout, crashes
@@ -43,6 +42,11 @@ def measure_anew() -> Path | None:
 def present() -> dict[str, Path]:
     """`{sha256: path}` of every file of the checkout."""
     return {sha256_file(path): path for path in Path().rglob("*") if path.is_file()}
+
+
+def standing(manifest: Path = MANIFEST) -> list[Sample]:
+    """The samples of the record that a manifest describes."""
+    return samples_of(store.load_record(manifest).samples)
 
 
 def differences(step: Step) -> list[str]:
@@ -73,37 +77,29 @@ class ReplaceTest(unittest.TestCase):
         self.assertEqual(moved, AT / "superseded" / f"2026-11-02T100000+0000-{digest[:8]}")
         assert moved is not None
         self.assertEqual({sha256_file(path) for path in moved.iterdir()}, self.old)
-        self.assertEqual(samples_of(store.load_record(moved / "manifest.json").samples), SAMPLES)
-        self.assertEqual(samples_of(store.load_record(MANIFEST).samples), NEW)
-
-    def test_one_record_replaced_twice_is_kept_twice(self) -> None:
-        """Records of equal content get folders of their own: nothing in superseded/ is overwritten."""
-        first, second = (checkout.replace_record(STEP) for _ in range(2))
-        assert first is not None
-        self.assertEqual(second, first.with_name(f"{first.name}-2"))
+        self.assertEqual(standing(moved / "manifest.json"), SAMPLES)
+        self.assertEqual(standing(), NEW)
+        checkout.replace_record(STEP)
+        again = checkout.replace_record(STEP)  # of equal content: nothing in superseded/ is overwritten
+        self.assertEqual(again, moved.with_name(f"{moved.name}-2"))
+        shutil.rmtree("results")
+        self.assertIsNone(measure_anew())
+        self.assertEqual({path.name for path in AT.iterdir()}, {"controls.csv", "manifest.json", "raw.csv"})
 
     def test_files_without_a_manifest_are_kept_too(self) -> None:
         """Raw files with no manifest, or under an edited one, are no record and are moved aside as such."""
         for name in ("manifest gone", "manifest edited"):
             with self.subTest(name):
                 self.renew()
-                MANIFEST.unlink() if name.endswith("gone") else edit(
-                    str(MANIFEST), "Example CPU", "Other CPU"
-                )
+                edit(str(MANIFEST), "Example CPU", "Other CPU")
+                if name.endswith("gone"):
+                    MANIFEST.unlink()
                 raw = sha256_file(AT / "raw.csv")
                 moved = measure_anew()
                 assert moved is not None
                 self.assertRegex(moved.name, r"^no-record-\d{4}-\d\d-\d\dT\d{6}-[0-9a-f]{8}$")
                 self.assertEqual(sha256_file(moved / "raw.csv"), raw)
-                self.assertEqual(samples_of(store.load_record(MANIFEST).samples), NEW)
-
-    def test_the_first_record_supersedes_nothing(self) -> None:
-        """Where nothing stood, nothing is moved and no folder for it is made."""
-        shutil.rmtree("results")
-        self.assertIsNone(measure_anew())
-        self.assertEqual(
-            sorted(path.name for path in AT.iterdir()), ["controls.csv", "manifest.json", "raw.csv"]
-        )
+                self.assertEqual(standing(), NEW)
 
     def test_a_kill_at_any_step_leaves_no_half_record(self) -> None:
         """Killed anywhere, a manifest stands for the old record or the new one whole; the old bytes stay."""
@@ -111,10 +107,10 @@ class ReplaceTest(unittest.TestCase):
         for steps in crashes.killed_at_every_step(self.renew, measure_anew):
             with self.subTest(killed_before_step=steps):
                 if MANIFEST.exists():
-                    self.assertIn(samples_of(store.load_record(MANIFEST).samples), (SAMPLES, NEW))
+                    self.assertIn(standing(), (SAMPLES, NEW))
                 self.assertLessEqual(self.old, present().keys())
                 measure_anew()
-                self.assertEqual(samples_of(store.load_record(MANIFEST).samples), NEW)
+                self.assertEqual(standing(), NEW)
                 self.assertLessEqual(self.old, present().keys())
         self.assertGreater(steps, 10)
 
@@ -124,31 +120,28 @@ class ReplaceTest(unittest.TestCase):
             for step, raised in crashes.refused_at_every_step(self.renew, measure_anew, error):
                 with self.subTest(error.strerror, step=step):
                     self.assertIsInstance(raised, RecordError)
-                    words = (
-                        rf"^results/m1: cannot be written \({error.strerror}\); .* kept in (\S+); mend that"
-                    )
+                    words = rf"^results/m1: cannot be written \({error.strerror}\); .* kept in (\S+);"
                     self.assertRegex(str(raised), words)
                     (place,) = re.findall(words, str(raised))
-                    self.assertEqual(samples_of(store.load_record(Path(place, "manifest.json")).samples), NEW)
+                    self.assertEqual(standing(Path(place, "manifest.json")), NEW)
                     self.assertLessEqual(self.old, present().keys())
                     self.assertEqual(list(Path().rglob("*.partial")), [])
                     if step < 4:  # while the new files are being written
                         self.assertEqual({sha256_file(path) for path in AT.glob("*.*")}, self.old)
                     if MANIFEST.exists():
-                        self.assertIn(samples_of(store.load_record(MANIFEST).samples), (SAMPLES, NEW))
+                        self.assertIn(standing(), (SAMPLES, NEW))
 
     def test_samples_that_find_no_place_are_kept_elsewhere(self) -> None:
         """A file where the folder should be, gone read-only meanwhile: the record is whole in TMPDIR."""
         shutil.rmtree("results")
         Path("results").write_text("no folder")
         with mock.patch.dict("os.environ", {"TMPDIR": "tmp"}):
-            with self.assertRaisesRegex(
-                RecordError, "^results/m1: cannot be written .* is kept in tmp/"
-            ) as raised:
+            words = "^results/m1: cannot be written .* is kept in tmp/"
+            with self.assertRaisesRegex(RecordError, words) as raised:
                 measure_anew()
             (kept,) = Path("tmp").iterdir()
             self.assertIn(f"{kept}; mend that, then move its files to results/m1", str(raised.exception))
-            self.assertEqual(samples_of(store.load_record(kept / "manifest.json").samples), NEW)
+            self.assertEqual(standing(kept / "manifest.json"), NEW)
             with self.assertRaisesRegex(RecordError, f"is kept in {kept}-2"):  # nothing kept is overwritten
                 measure_anew()
         full = mock.patch("os.fsync", side_effect=FULL)
@@ -167,7 +160,7 @@ class ReplaceTest(unittest.TestCase):
 
         with mock.patch.object(Path, "replace", replace), self.assertRaises(KeyboardInterrupt):
             measure_anew()
-        self.assertEqual(samples_of(store.load_record(MANIFEST).samples), NEW)
+        self.assertEqual(standing(), NEW)
 
     def test_a_place_is_tried_before_measuring(self) -> None:
         """No room, too long a name, a file for a folder, a rename refused: one line, and nothing is left."""
@@ -176,19 +169,14 @@ class ReplaceTest(unittest.TestCase):
         store.check_writable(Path("new/folder/x.manifest.json"))
         for place, words in (
             (Path("x" * 300, "manifest.json"), "^x+: cannot be written .*File name too long"),
-            (
-                Path("pyproject.toml/a/manifest.json"),
-                r"^pyproject.toml/a: .*Not a directory\); .* another place",
-            ),
+            (Path("pyproject.toml/a/manifest.json"), r"^pyproject.toml/a: .*Not a directory\); .* another"),
             (Path("results", "x" * 240), "^results: cannot be written .*File name too long"),
         ):
             with self.subTest(place), self.assertRaisesRegex(RecordError, words):
                 store.check_writable(place)
         for step in ("os.fsync", "os.replace"):
-            with (
-                mock.patch(step, side_effect=FULL),
-                self.assertRaisesRegex(RecordError, r"No space .* make room"),
-            ):
+            full = mock.patch(step, side_effect=FULL)
+            with full, self.assertRaisesRegex(RecordError, r"No space .* make room"):
                 store.check_writable(MANIFEST)
         self.assertEqual(present(), before)
 
@@ -204,44 +192,29 @@ class LoadTest(unittest.TestCase):
     def test_what_was_recorded_is_read(self) -> None:
         """Samples, controls and manifest come back as they were given, with digests and counts of both."""
         record = store.load_record(MANIFEST)
-        self.assertEqual(
-            (record.experiment, samples_of(record.samples), samples_of(record.controls)),
-            ("m1", SAMPLES, CONTROLS),
-        )
-        self.assertEqual(
-            record.manifest["outputs"],
-            {
-                "raw.csv": {"rows": 4, "sha256": sha256_file(AT / "raw.csv")},
-                "controls.csv": {"rows": 2, "sha256": sha256_file(AT / "controls.csv")},
-            },
-        )
+        self.assertEqual((record.experiment, samples_of(record.samples)), ("m1", SAMPLES))
+        self.assertEqual(samples_of(record.controls), CONTROLS)
+        counts = {"raw.csv": 4, "controls.csv": 2}
+        expected = {name: {"rows": rows, "sha256": sha256_file(AT / name)} for name, rows in counts.items()}
+        self.assertEqual(record.manifest["outputs"], expected)
 
     def test_a_record_of_any_name_is_read(self) -> None:
         """Beside bench.manifest.json stand bench.csv and bench.controls.csv, told apart by their ends."""
-        files = {
-            "my.controls.csv": write_samples(CONTROLS, controls=True),
-            "my.csv": write_samples(SAMPLES),
-        }
-        rows = {"my.controls.csv": 2, "my.csv": 4}
-        manifest = checkout.manifest(STEP)
-        store.replace_record(Path("elsewhere/my.manifest.json"), files, rows, manifest)
-        record = store.load_record(Path("elsewhere/my.manifest.json"))
+        files = {"my.controls.csv": write_samples(CONTROLS, controls=True), "my.csv": write_samples(SAMPLES)}
+        manifest = Path("elsewhere/my.manifest.json")
+        store.replace_record(manifest, files, {"my.controls.csv": 2, "my.csv": 4}, checkout.manifest(STEP))
+        record = store.load_record(manifest)
         self.assertEqual((samples_of(record.samples), samples_of(record.controls)), (SAMPLES, CONTROLS))
 
     def test_what_does_not_agree_is_refused(self) -> None:
         """An edited file, a wrong count, another form and a missing manifest are named with the way out."""
-        cases: dict[str, tuple[dict[str, Any], str]] = {
-            "rows": ({}, r"raw\.csv: 4 rows, its manifest counts 5; restore it"),
-            "form": (
-                {"schema": SCHEMA + 1},
-                f"has form {SCHEMA + 1}, this version reads {SCHEMA}; measure again",
-            ),
-        }
-        for what, (fields, words) in cases.items():
-            counted = 5 if what == "rows" else 4
-            files = {"raw.csv": write_samples(SAMPLES)}
-            store.replace_record(MANIFEST, files, {"raw.csv": counted}, checkout.manifest(STEP, **fields))
-            with self.subTest(what), self.assertRaisesRegex(RecordError, words):
+        files = {"raw.csv": write_samples(SAMPLES)}
+        for rows, schema, words in (
+            (5, SCHEMA, r"raw\.csv: 4 rows, its manifest counts 5; restore it"),
+            (4, SCHEMA + 1, f"has form {SCHEMA + 1}, this version reads {SCHEMA}; measure again"),
+        ):
+            store.replace_record(MANIFEST, files, {"raw.csv": rows}, checkout.manifest(STEP, schema=schema))
+            with self.subTest(words), self.assertRaisesRegex(RecordError, words):
                 store.load_record(MANIFEST)
         checkout.replace_record(STEP)
         (AT / "controls.csv").write_text(write_samples(CONTROLS[:1], controls=True))
@@ -290,9 +263,7 @@ class ManifestTest(unittest.TestCase):
         ):
             with self.subTest(fields):
                 write_json(MANIFEST, seal(self.whole | fields))
-                words = (
-                    rf"^results/m1/manifest\.json: {re.escape(place)}[^\n]*{re.escape(value)}[^\n]*restore"
-                )
+                words = rf"^{MANIFEST}: {re.escape(place)}[^\n]*{re.escape(value)}[^\n]*restore"
                 with self.assertRaisesRegex(RecordError, words):
                     store.load_record(MANIFEST)
         lacking = {key: value for key, value in self.whole.items() if key != "kind"}
@@ -319,10 +290,8 @@ class ManifestTest(unittest.TestCase):
         receipt = read_json(Path(SUMMARY.receipt))
         for fields in ({"outputs": ["x"]}, {"inputs": None}, {"pins": {"numpy": 2}}):
             write_json(Path(SUMMARY.receipt), seal(receipt | fields))
-            with (
-                self.subTest(fields),
-                self.assertRaisesRegex(RecordError, f"{next(iter(fields))}[^\n]* must be [^\n]*$"),
-            ):
+            words = f"{next(iter(fields))}[^\n]* must be [^\n]*$"
+            with self.subTest(fields), self.assertRaisesRegex(RecordError, words):
                 read_receipt(Path(SUMMARY.receipt))
 
 
@@ -340,17 +309,13 @@ class MakeTest(unittest.TestCase):
         self.made += 1
         return {SUMMARY.makes[0]: text}
 
-    def test_what_holds_is_left_alone(self) -> None:
-        """A step whose receipt holds is not made again: its files keep their very inode."""
+    def test_only_what_does_not_hold_is_made_again(self) -> None:
+        """Files of a receipt that holds keep their inode; an edit, a changed input, no receipt: made anew."""
         self.assertTrue(store.make(SUMMARY, self.produce))
         before = [Path(path).stat().st_ino for path in (*SUMMARY.makes, SUMMARY.receipt)]
         self.assertFalse(store.make(SUMMARY, self.produce))
         self.assertEqual([Path(path).stat().st_ino for path in (*SUMMARY.makes, SUMMARY.receipt)], before)
         self.assertEqual(self.made, 1)
-
-    def test_what_does_not_hold_is_made_again(self) -> None:
-        """An edited output, a changed input and a missing receipt each make the step anew."""
-        store.make(SUMMARY, self.produce)
         for change in (
             lambda: Path(SUMMARY.makes[0]).write_text("better\n"),
             lambda: edit("src/inference_lab/analysis/timing.py", "math", "cmath"),
@@ -413,9 +378,8 @@ class MakeTest(unittest.TestCase):
     def test_a_missing_record_is_one_line(self) -> None:
         """A summary asked for without a record names the file it lacks."""
         (AT / "raw.csv").unlink()
-        with self.assertRaisesRegex(
-            RecordError, r"^results/m1/raw\.csv: cannot be read .* m1 summary reads it"
-        ):
+        words = r"^results/m1/raw\.csv: cannot be read .* m1 summary reads it"
+        with self.assertRaisesRegex(RecordError, words):
             store.make(SUMMARY, self.produce)
 
     def test_a_receipt_lists_what_was_read_and_made(self) -> None:
