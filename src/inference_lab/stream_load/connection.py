@@ -31,8 +31,7 @@ OnClose = Callable[[str], None]  # takes "closed" (the peer ended its side) or w
 class SocketReader:
     """Reads the connections of one event loop: first every socket that has bytes, then what they mean.
 
-    So the time of a read never waits for the interpretation of another. One selector for all connections:
-    a turn of the event loop costs the same however many are ready.
+    So no read waits for the interpretation of another; a turn of the loop costs the same for any number.
     """
 
     def __init__(self, clock: ArrivalClock) -> None:

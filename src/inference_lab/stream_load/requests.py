@@ -112,10 +112,7 @@ _TUPLES = ("chunk_tokens", "censored_chunks", "user_stamped_chunks", "notes")
 
 
 def read_requests(path: Path) -> list[RequestRecord]:
-    """Return every record of a requests.jsonl in order. Raises RecordError naming file, line and rule.
-
-    The torn last line of a `.partial`, whose load was killed while writing, is passed over.
-    """
+    """Return every record of a requests.jsonl in order. Raises RecordError naming file, line and rule."""
     seen = set[tuple[str, int]]()
 
     def record(line: JSON) -> RequestRecord:
@@ -168,7 +165,7 @@ def _read(path: Path, of: Callable[[JSON], Made]) -> list[Made]:
         data = path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path}: cannot be read ({error.strerror}); run the load again") from None
-    whole = data.rfind(b"\n") + 1
+    whole = data.rfind(b"\n") + 1  # the load of a partial file may have been killed while writing
     if len(data) > whole and path.name != PARTIAL:
         raise RecordError(f"{path}: the last line is cut off; restore the file or run again")
     made: list[Made] = []
@@ -232,14 +229,11 @@ class RequestFile:
             raise RecordError(f"{self.folder / PARTIAL}: the disk is full; make room and --resume")
 
     def close(self, *, complete: bool) -> Path:
-        """Stop writing and return the path of the file; a complete one gets its final name.
-
-        A new load that ends without a line leaves no folder, so that its name is free again.
-        """
+        """Stop writing and return the path of the file; a complete one gets its final name."""
         path = self.folder / PARTIAL
         if complete:
             path = path.rename(self.folder / NAME)
-        elif path.stat().st_size == 0:
+        elif path.stat().st_size == 0:  # nothing began: the folder's name is free again
             path.unlink()
             with contextlib.suppress(OSError):
                 self.folder.rmdir()

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import os
 import socket
-import ssl
 from collections import deque
 from functools import partial
+from ssl import SSLContext, SSLError
 from time import monotonic_ns
 from typing import Any
 
@@ -77,12 +77,7 @@ class ConnectionPool:
     """
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        clock: ArrivalClock,
-        connect_s: float,
-        spare: int,
-        tls: ssl.SSLContext | None,
+        self, endpoint: Endpoint, clock: ArrivalClock, connect_s: float, spare: int, tls: SSLContext | None
     ) -> None:
         self._endpoint, self._connect_s, self._spare = endpoint, connect_s, spare
         self._tls = (tls or tls_context()) if endpoint.scheme == "https" else None
@@ -142,10 +137,7 @@ class ConnectionPool:
         self._ready.append(line)
 
     async def open(self) -> Line:
-        """A new line to the first of the host's addresses that takes one, the last good one first.
-
-        They share the time there is for it. When none takes one, the name is looked up again next time.
-        """
+        """A new line to the first of the host's addresses that takes one, the last good one first."""
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + self._connect_s
         if not self._addresses:
@@ -163,7 +155,7 @@ class ConnectionPool:
             self.opened += 1
             self._addresses = sorted(addresses, key=lambda other: other != address)
             return line
-        self._addresses = []
+        self._addresses = []  # the name is looked up again next time
         if len(errors) == 1:
             raise errors[0]
         tried = zip(addresses, errors, strict=True)
@@ -178,7 +170,7 @@ class ConnectionPool:
         return list(dict.fromkeys((family, address) for family, _, _, _, address in infos))
 
     async def _connect(self, family: socket.AddressFamily, where: Any) -> Line:
-        """A new line to this address. Raises OSError (ssl.SSLError is one) when there is none."""
+        """A new line to this address. Raises OSError (SSLError is one) when there is none."""
         loop = asyncio.get_running_loop()
         line = Line()
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -204,7 +196,7 @@ class ConnectionPool:
         """Why there is no connection, in words."""
         if isinstance(error, TimeoutError) and not error.errno:
             return f"no connection in {self._connect_s:g} s"
-        if isinstance(error, ssl.SSLError) or not error.errno:
+        if isinstance(error, SSLError) or not error.errno:
             return str(error)
         if isinstance(error, socket.gaierror):
             return f"{self._endpoint.host}: {error.strerror}"

@@ -51,8 +51,7 @@ class TokenCounter:
     def add(self, payload: bytes) -> Shown | None:
         """Take the next event. Return what it shows, if every event shows the same that differs in one text.
 
-        Such a text is empty in both or in neither. None where the events before it count, or where more
-        follows from it than tokens.
+        Such a text is empty in both or in neither. None where events before it count, or more follows.
         """
         self._events += 1
         self._received_bytes += len(payload)
@@ -99,9 +98,8 @@ class TokenCounter:
             self._odd("is no chunk", payload)
 
     def _odd(self, what: str, payload: bytes = b"") -> None:
-        """What may be a lost part of the answer is an error; after the answer's end it is a note."""
-        text = f"event {self._events} {what}"
-        text += f": {payload.decode(errors='replace')}" if payload else ""
+        # What may be a lost part of the answer is an error; after the answer's end it is a note.
+        text = f"event {self._events} {what}" + (f": {payload.decode(errors='replace')}" if payload else "")
         if self.finish_reason is None:
             self.error = self.error or text
         else:
