@@ -61,18 +61,14 @@ def servers(manifests: Mapping[str, Manifest]) -> list[Fact]:
 
 def _place(places: Mapping[str, Sequence[str]], manifests: Mapping[str, Manifest]) -> str:
     """Return where a fact holds in words; of several experiments with their names."""
-    some: dict[str, str] = {}  # at which values, nothing for all of them
+    words: list[str] = []
     for experiment, at in places.items():
-        is_all = len(at) == len(manifests[experiment]["servers"])
-        values = f"{varied(manifests[experiment])[0]} {', '.join(dict.fromkeys(at))}"
-        some[experiment] = "" if is_all else values
-    if len(places) == len(manifests) and not any(some.values()):
-        return "all"
-    if len(manifests) == 1:
-        return "".join(some.values())
-    return ", ".join(
-        f"{experiment} ({values})" if values else experiment for experiment, values in some.items()
-    )
+        some = f"{varied(manifests[experiment])[0]} {', '.join(dict.fromkeys(at))}"
+        if len(at) == len(manifests[experiment]["servers"]):
+            words.append(experiment)
+        else:
+            words.append(some if len(manifests) == 1 else f"{experiment} ({some})")
+    return "all" if words == list(manifests) else ", ".join(words)
 
 
 def _of_server(facts: Manifest) -> Iterator[tuple[str, str]]:

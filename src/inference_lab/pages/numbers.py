@@ -110,18 +110,16 @@ def _load_table(rows: Sequence[SummaryRow], axis: str, wanted: Mapping[tuple[str
 
 def _shown(row: SummaryRow, column: str) -> str:
     """Return a number with its interval where it has one that says more than the number."""
-    value, bounds = row.number(column), row.interval(column)
-    return (
-        short(value)
-        if value is not None and bounds in ((None, None), (value, value))
-        else interval(row, column)
-    )
+    value = row.number(column)
+    if value is not None and row.interval(column) in ((None, None), (value, value)):
+        return short(value)
+    return interval(row, column)
 
 
 def exact(rows: Sequence[SummaryRow]) -> Markdown:
     """Return counted or observed values; where the summary gives bounds, with these."""
-    bounds = {bound for name in rows[0] for bound in bound_names(name)}
-    hidden = {"flags", "advice", "config_repository", "config_path", "config_commit"} | bounds
+    hidden = {"flags", "advice", "config_repository", "config_path", "config_commit"}
+    hidden |= {bound for name in rows[0] for bound in bound_names(name)}
     columns = {
         name: [interval(row, name) if bound_names(name)[0] in row else row[name] for row in rows]
         for name in rows[0]
