@@ -2,8 +2,10 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
+import time
 import unittest
 from pathlib import Path
 
@@ -20,6 +22,16 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 ).filter(lambda value: "\\ud" not in ascii(value))  # a lone surrogate is no text
+
+HOLD = """
+import time
+from inference_lab.records.files import temporary_folder
+with temporary_folder("test") as place:
+    (place / "deep").mkdir()
+    (place / "deep" / "file").touch()
+    print(place, flush=True)
+    time.sleep(60)
+"""
 
 
 def turned(value: object) -> object:
@@ -120,6 +132,37 @@ class JsonTest(unittest.TestCase):
     def test_text_for_people_is_stable(self) -> None:
         """A receipt is sorted, indented, keeps its letters and ends in a line end."""
         self.assertEqual(files.json_text({"b": "µ", "a": 1}), '{\n "a": 1,\n "b": "µ"\n}\n')
+
+
+class TemporaryFolderTest(unittest.TestCase):
+    """Every way in which the work in a folder ends."""
+
+    def test_an_end(self) -> None:
+        """After the block and after an interrupt it is gone; after an error it is kept to be read."""
+        for error, is_kept in ((None, False), (KeyboardInterrupt, False), (ValueError, True)):
+            try:
+                with files.temporary_folder("test") as place:
+                    (place / "file").touch()
+                    if error is not None:
+                        raise error
+            except (ValueError, KeyboardInterrupt):
+                pass
+            self.assertEqual((place / "file").exists(), is_kept)
+        (place / "file").unlink()
+        place.rmdir()
+
+    def test_a_kill(self) -> None:
+        """A killed process leaves no folder behind."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True) as child:
+                assert child.stdout is not None
+                place = Path(child.stdout.readline().strip())
+                self.assertTrue((place / "deep" / "file").exists())
+                child.send_signal(number)
+            give_up = time.monotonic() + 20
+            while place.exists():
+                self.assertLess(time.monotonic(), give_up, "the folder is still there")
+                time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -72,9 +72,7 @@ class PinsTest(Folder):
         """A file that was edited or is gone, and a list of files that is gone, are named with the way out."""
         module = self.install()
         module.write_text("answer = 43\n")
-        self.refused(
-            r"^toy 1: toy\.py was changed after it was installed; .*--reinstall-package toy", toy="1"
-        )
+        self.refused(r"^toy 1: toy\.py was changed after it was .*--reinstall-package toy", toy="1")
         module.unlink()
         self.refused(r"^toy 1: toy\.py: no such file; install it anew", toy="1")
         (self.folder / "toy-1.dist-info/RECORD").unlink()
@@ -107,9 +105,7 @@ class RunningTest(Folder):
     def test_another_checkouts_package_is_refused(self) -> None:
         """A checkout whose ./src is not what runs is told both places and the way out; a link to it is it."""
         (self.folder / "src/inference_lab").mkdir(parents=True)
-        words = (
-            rf"runs from {checkout.ROOT}/src/inference_lab, .* in {self.folder}/.*; remove .venv and run uv"
-        )
+        words = rf"runs from {checkout.ROOT}/src/inference_lab, .* in {self.folder}/.*; remove .venv"
         with contextlib.chdir(self.folder):
             with self.assertRaisesRegex(MeasurementRefused, words):
                 installed.check_running({})
@@ -137,9 +133,7 @@ class RunningTest(Folder):
                 self.assertRegex(said, rf"^module {name} was taken from {self.folder}/{name}\.py.*\n$")
             (self.folder / f"{name}.py").unlink()
         (self.folder / "toy.py").write_text("answer = 43\n")
-        self.assertRegex(
-            self.refusal("import toy"), r"^toy 1: toy\.py was changed after it was installed; .*\n$"
-        )
+        self.assertRegex(self.refusal("import toy"), r"^toy 1: toy\.py was changed after .*\n$")
 
     def test_old_bytecode_is_refused_once(self) -> None:
         """An edit of equal size and time runs as what it was before: refused, and gone by the next run."""
@@ -156,9 +150,7 @@ class RunningTest(Folder):
                 source.write_text(text.replace("2 *", "3 *") if "2 *" in text else text.replace("3 *", "2 *"))
                 os.utime(source, ns=(stat.st_atime_ns, stat.st_mtime_ns))
                 self.assertEqual(source.stat().st_size, stat.st_size)
-                self.assertRegex(
-                    self.refusal(**at), r"^/.*/kv_capacity\.py: old bytecode ran, .* run it again\n$"
-                )
+                self.assertRegex(self.refusal(**at), r"^/.*/kv_capacity\.py: old bytecode ran, .* again\n$")
                 self.assertEqual(self.refusal(**at), "")
 
 
@@ -172,17 +164,7 @@ class MachineTest(unittest.TestCase):
             found = installed.machine(["numpy", "no-such-package"])
         self.assertEqual(found["thread_variables"], {"MKL_CBWR": "AVX2", "OMP_NUM_THREADS": "5"})
         self.assertEqual(found["packages"], {**versions(["numpy"]), "no-such-package": None})
-        facts = (
-            "cpu_model",
-            "cores",
-            "affinity",
-            "kernel",
-            "governor",
-            "python",
-            "implementation",
-            "machine",
-        )
-        self.assertLessEqual(set(facts), set(found))
+        self.assertLessEqual({"cores", "affinity", "kernel", "governor", "python", "machine"}, set(found))
         self.assertTrue(found["cpu_model"])
         with mock.patch.object(installed, "kernel_says", return_value=None):
             self.assertIsNone(installed.machine([])["governor"])

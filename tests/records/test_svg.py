@@ -45,12 +45,8 @@ class ReadMetadataTests(TestCase):
             SVG.format(source_text({**SOURCE, "files": {"raw.csv": 3}})),
             SVG.format("[" * 100_000),
         ):
-            with (
-                self.subTest(text=text),
-                self.assertRaisesRegex(RecordError, "^is (no whole )?SVG") as caught,
-            ):
+            with self.subTest(text), self.assertRaisesRegex(RecordError, r"\Ais (no whole )?SVG[^\n]*\Z"):
                 read_metadata(text)
-            self.assertNotIn("\n", str(caught.exception))
 
     def test_reading_needs_no_matplotlib(self) -> None:
         """`explain` starts fast: the reader imports nothing that draws."""

@@ -42,9 +42,7 @@ Span = dict[str, float]  # median and max over the looks at the machine
 _closed = with_config(ConfigDict(strict=True, extra="forbid"))  # what is inside is closed, too
 
 
-class Environment(TypedDict, total=False):
-    """The machine, and what else it did meanwhile. Not every kind of record looks at everything."""
-
+class _Environment(TypedDict, total=False):  # the machine, and what else it did meanwhile
     python: str
     implementation: str
     system: str
@@ -70,6 +68,10 @@ class Environment(TypedDict, total=False):
     neighbour_core: int
 
 
+class _MadeFile(TypedDict):
+    sha256: Sha256
+
+
 @_closed
 class Receipt(TypedDict):
     """The receipt of a step: what was read and what was made."""
@@ -81,35 +83,26 @@ class Receipt(TypedDict):
     command: NotRequired[list[str]]
     inputs: dict[str, Sha256]
     pins: dict[str, str]
-    outputs: dict[str, dict[Literal["sha256"], Sha256]]
+    outputs: dict[str, _MadeFile]
     tests: NotRequired[dict[str, str]]  # of the unit tests alone
-    environment: NotRequired[Environment]  # of the unit tests alone
+    environment: NotRequired[_Environment]  # of the unit tests alone
 
 
-class RawFile(TypedDict):
-    """A file beside the manifest."""
-
-    sha256: Sha256
+class _RawFile(_MadeFile):  # a file beside the manifest
     rows: Natural
 
 
-class PredictionFile(TypedDict):
-    """The prediction as it was when the measurement began."""
-
+class _PredictionFile(TypedDict):  # the prediction as it was when the measurement began
     file: Annotated[str, matching("predictions/[^/]+[.]yaml")]
     sha256: Sha256
 
 
-class Commit(TypedDict):
-    """The commit of the checkout, and whether files differed from it."""
-
+class _Commit(TypedDict):  # the commit of the checkout, and whether files differed from it
     commit: str
     dirty: bool
 
 
-class Validity(TypedDict):
-    """Whether a measurement may be believed, and why not."""
-
+class _Validity(TypedDict):  # whether a measurement may be believed, and why not
     valid: bool
     reasons: list[str]
 
@@ -127,16 +120,16 @@ class Manifest(TypedDict):
     conditions: JSON
     inputs: dict[str, Sha256]
     pins: dict[str, str]
-    prediction: PredictionFile | None
-    outputs: dict[Annotated[str, matching("[^/]+[.](csv|jsonl)")], RawFile]
-    environment: Environment
-    git: NotRequired[Commit | None]
+    prediction: _PredictionFile | None
+    outputs: dict[Annotated[str, matching("[^/]+[.](csv|jsonl)")], _RawFile]
+    environment: _Environment
+    git: NotRequired[_Commit | None]
     git_reason: NotRequired[str | None]  # why no commit is named
     tests: NotRequired[str | None]
     started_at: Moment
     finished_at: Moment
     clock: NotRequired[str]
-    validity: Validity
+    validity: _Validity
     oracle: NotRequired[list[JSON]]
     columns: NotRequired[list[str]]
     data_sha256: NotRequired[Sha256]
@@ -144,7 +137,7 @@ class Manifest(TypedDict):
     neighbours: NotRequired[Any]  # by path, or a list
     peer: NotRequired[JSON]  # the environment that the peer of a comparison is from
     processes: NotRequired[list[JSON]]
-    runs: NotRequired[list[Environment]]
+    runs: NotRequired[list[_Environment]]
     servers: NotRequired[list[JSON]]
     sessions: NotRequired[list[JSON]]
 
