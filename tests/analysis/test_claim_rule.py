@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_lab.analysis.claim_rule import ClaimRule, apart, claims, doubts, smallest_effect
+from inference_lab.analysis.claim_rule import ClaimRule, apart, claims, objections, smallest_effect
 from inference_lab.analysis.rounds import METRICS, rounds_of
 from inference_lab.analysis.statistics import Comparison, Estimate, compare, excludes_one, sign_test, states
 from inference_lab.analysis.summary_table import View
@@ -70,7 +70,7 @@ class Doubts(unittest.TestCase):
     def test_disagreeing_processes_are_doubted(self) -> None:
         """Two processes far above 1 and four just above it: the rounds claim, the processes do not agree."""
         ratios = np.repeat([[1.3], [1.25], [0.9], [0.91], [1.2], [1.22]], 20, axis=1)
-        self.assertIn("processes", doubts(compare(ratios), 0.02))
+        self.assertIn("processes", objections(compare(ratios), 0.02))
 
     def test_two_states_are_found(self) -> None:
         """A ratio of 1 in some stretches and 1.5 in others is told as two states, and doubted."""
@@ -78,13 +78,13 @@ class Doubts(unittest.TestCase):
         low, high = states(ratios) or (0, 0)
         self.assertAlmostEqual(low, 1.0, delta=0.02)
         self.assertAlmostEqual(high, 1.5, delta=0.02)
-        self.assertIn("regime", doubts(compare(ratios), 0.02))
+        self.assertIn("regime", objections(compare(ratios), 0.02))
 
     def test_states_that_agree_are_no_doubt(self) -> None:
         """A ratio of 3.0 that moves to 3.2 says "slower" in both states: named, not doubted."""
         found = compare(np.array([[3.0, 3.01] * 5 + [3.2, 3.21] * 5] * 6))
         self.assertIsNotNone(found.states)
-        self.assertEqual(doubts(found, 0.02), [])
+        self.assertEqual(objections(found, 0.02), [])
 
 
 def near_the_edge(seed: int) -> Record:

@@ -144,7 +144,7 @@ class Flags(unittest.TestCase):
         self.assert_flagged(crowded, "threads", "1 cores")
 
     def test_a_neighbour_the_experiment_made(self) -> None:
-        """Two threads and a busy neighbour on two cores: that cell is flagged, the others are not."""
+        """Two threads and a busy core beside, on two cores: that cell is flagged, the others are not."""
         record = timing_record(paths=("alone", "beside_busy"), vary={"blas_threads": (1, 2)}, rounds=6)
         rows = table(changed(record, neighbours={"beside_busy": 1}))
         flagged = [(row["path"], row["blas_threads"]) for row in rows if row["flags"] == "threads"]

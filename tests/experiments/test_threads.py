@@ -1,4 +1,4 @@
-"""Decode paths beside an idle and a busy neighbour: the spinner, what it surrounds, and whose work it is."""
+"""Decode paths beside an idle and a busy core: the spinner, what it surrounds, and whose work it is."""
 
 import os
 import signal
@@ -29,11 +29,11 @@ CONDITIONS: dict[str, Any] = {
 }
 SECTION: Any = checkout.section(**CONDITIONS)
 STARTS_A_NEIGHBOUR = """
-from inference_lab.experiments.threads import Neighbour
+from inference_lab.experiments.threads import BusyCore
 import time
-neighbour = Neighbour(0)
-with neighbour.busy():
-    print(neighbour.process.pid, flush=True)
+beside = BusyCore(0)
+with beside.busy():
+    print(beside.process.pid, flush=True)
     time.sleep(60)
 """
 
@@ -47,15 +47,15 @@ def state_of(pid: int) -> str:
 
 
 @unittest.skipUnless(sys.platform == "linux", "cores are given out by Linux")
-class NeighbourTest(unittest.TestCase):
+class BusyCoreTest(unittest.TestCase):
     """A real spinner."""
 
     def setUp(self) -> None:
         """Have what every test of the class needs, gone at its end."""
         self.core = max(os.sched_getaffinity(0))
-        self.neighbour = threads.Neighbour(self.core)
-        self.addCleanup(self.neighbour.end)
-        self.pid = self.neighbour.process.pid
+        self.beside = threads.BusyCore(self.core)
+        self.addCleanup(self.beside.end)
+        self.pid = self.beside.process.pid
 
     def until(self, *states: str) -> None:
         """Wait until the kernel shows the spinner in one of these states."""
@@ -68,25 +68,25 @@ class NeighbourTest(unittest.TestCase):
         """Stopped at first and after; within `busy` it has spent time on the one core it may use."""
         self.until("T")
         before = machine.process_s(self.pid)
-        with self.neighbour.busy():
+        with self.beside.busy():
             self.assertEqual(state_of(self.pid), "R")
             self.assertGreater(machine.process_s(self.pid), before)
             self.assertEqual(os.sched_getaffinity(self.pid), {self.core})
         self.until("T")
         spent = machine.process_s(self.pid)
-        with self.neighbour.idle():
+        with self.beside.idle():
             self.assertEqual(state_of(self.pid), "T")
         self.assertEqual(machine.process_s(self.pid), spent)
 
     def test_a_failure_stops_it(self) -> None:
         """It is stopped when what runs beside it fails; without time on its core nothing is measured."""
-        with self.assertRaises(ZeroDivisionError), self.neighbour.busy():
+        with self.assertRaises(ZeroDivisionError), self.beside.busy():
             raise ZeroDivisionError
         self.until("T")
         with (
             mock.patch.object(machine, "process_s", return_value=1.0),
             self.assertRaisesRegex(MeasurementRefused, "got no time on its core"),
-            self.neighbour.busy(patience_s=0.0),
+            self.beside.busy(patience_s=0.0),
         ):
             self.fail("the call must not be timed")
         self.until("T")
@@ -104,32 +104,32 @@ class NeighbourTest(unittest.TestCase):
 
 
 class BindTest(unittest.TestCase):
-    """Paths as calls, with a neighbour that only remembers."""
+    """Paths as calls, with a busy core that only remembers."""
 
     def setUp(self) -> None:
         """Have what every test of the class needs, gone at its end."""
-        self.neighbour = self.enterContext(mock.patch.object(threads, "Neighbour")).return_value
+        self.beside = self.enterContext(mock.patch.object(threads, "BusyCore")).return_value
         self.enterContext(mock.patch.object(os, "sched_getaffinity", return_value={0, 5}))
 
-    def test_a_path_is_timed_beside_its_neighbour(self) -> None:
-        """One group of the same calls; what ends in _beside_busy is surrounded by a busy neighbour."""
+    def test_a_path_is_timed_beside_its_core(self) -> None:
+        """One group of the same calls; what ends in _beside_busy is surrounded by a busy core."""
         (group,) = threads.bind(SECTION).groups
         self.assertEqual([call.path for call in group], [*PATHS, "preallocated"])
         self.assertEqual([call.kind for call in group], ["sample"] * 4 + ["replica"])
         for call in group:
             busy = call.path.endswith("_beside_busy")
-            self.assertIs(call.around, self.neighbour.busy if busy else self.neighbour.idle)
+            self.assertIs(call.around, self.beside.busy if busy else self.beside.idle)
         outputs = [call.call() for call in group]
         np.testing.assert_array_equal(outputs[0], outputs[2])
         np.testing.assert_array_equal(outputs[1], outputs[3])
-        threads.Neighbour.assert_called_once_with(5)  # pyright: ignore[reportAttributeAccessIssue]
+        threads.BusyCore.assert_called_once_with(5)  # pyright: ignore[reportAttributeAccessIssue]
         found = threads.bind(SECTION).check()  # beside a busy core a path is the same function
         self.assertEqual(
             [(finding.path, finding.passed) for finding in found], [(p, True) for p in PATHS[:2]]
         )
 
     def test_one_core_is_no_neighbourhood(self) -> None:
-        """Where only one core is allowed, there is no core for a neighbour: refused before measuring."""
+        """Where only one core is allowed, there is no core to keep busy: refused before measuring."""
         alone = mock.patch.object(os, "sched_getaffinity", return_value={3})
         with alone, self.assertRaisesRegex(MeasurementRefused, r"needs a core of its own, allowed is \{3\}"):
             threads.measure(SECTION, print)

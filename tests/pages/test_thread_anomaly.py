@@ -15,7 +15,7 @@ from tests.checkout import ROOT
 from tests.synthetic import Call, Machine, steady, timing_record, together
 
 PATHS = ("preallocated", "no_cache", "preallocated_beside_busy", "no_cache_beside_busy")
-ODD = "2 threads, busy neighbour"
+ODD = "2 threads, busy core beside"
 
 
 def cost(path: str, _: Mapping[str, Any]) -> float:
@@ -24,12 +24,12 @@ def cost(path: str, _: Mapping[str, Any]) -> float:
 
 
 def waits(call: Call) -> float:
-    """A product that is split over two threads beside a busy neighbour takes 18 times as long."""
+    """A product that is split over two threads beside a busy core takes 18 times as long."""
     return 18.0 if (call.path, call.value) == ("no_cache_beside_busy", 2) else 1.0
 
 
 def view(*machines: Machine, paths: tuple[str, ...] = PATHS, **how: Any) -> View:
-    """A record of this machine in which the paths named so ran beside a busy neighbour."""
+    """A record of this machine in which the paths named so ran beside a busy core."""
     how = {"vary": {"blas_threads": (1, 2)}, "processes": 3, "rounds": 6, "warmups": 2, **how}
     record = timing_record(paths=paths, cost=cost, machine=together(steady(0.02), *machines), **how)
     environment = {**record.manifest["environment"], "blas": {"threads": [1, 2]}}
@@ -54,7 +54,7 @@ class AnomalyPageTest(unittest.TestCase):
         self.assertIn("# Where a factor of 9", text)
         for words in (
             f"that of {ODD}.",
-            "do not explain it: warm-up, order, one process, the threads alone, the neighbour alone",
+            "do not explain it: warm-up, order, one process, the threads alone, the busy core alone",
             "3 threads that want to run on 2 cores",
             "how long `no_cache` waited",
         ):
@@ -74,12 +74,12 @@ class AnomalyPageTest(unittest.TestCase):
         self.assertLess(float(row.split(" | ")[1].split()[0]), 6)
 
     def test_another_fault_is_not_blamed_on_cores(self) -> None:
-        """Cold first rounds, a charge on the first, one odd process, the neighbour alone: no such cause."""
+        """Cold first rounds, a charge on the first, one odd process, the busy core alone: no such cause."""
         faults: dict[str, Machine] = {
             "warm-up": lambda call: waits(call) if call.round < 4 else 1.0,
             "order": lambda call: waits(call) if call.place == 0 else 1.0,
             "one process": lambda call: waits(call) if call.process < 4 else 1.0,
-            "the neighbour alone": lambda call: 18.0 if call.path == "no_cache_beside_busy" else 1.0,
+            "the busy core alone": lambda call: 18.0 if call.path == "no_cache_beside_busy" else 1.0,
             "the threads alone": lambda call: 18.0 if call.path.startswith("no") and call.value == 2 else 1.0,
         }
         for name, fault in faults.items():
@@ -88,7 +88,9 @@ class AnomalyPageTest(unittest.TestCase):
                 self.assertNotIn("both at once", left)
                 if "explain it" in left:
                     self.assertNotIn(name, left.partition("explain it: ")[2])
-        self.assertRegex(answer(draw(view())), r"^No anomaly: the factors lie between 4\.\d+ and 5\.?\d* in ")
+        self.assertRegex(
+            answer(draw(view())), r"^Nothing is odd: the factors lie between 4\.\d+ and 5\.?\d* in "
+        )
 
     def test_the_committed_prediction_can_be_judged(self) -> None:
         """Every claim finds its cells; those of flagged cells, the famous factor too, are Inconclusive."""
@@ -100,7 +102,7 @@ class AnomalyPageTest(unittest.TestCase):
         self.assertEqual(set(verdicts.values()), {"Supported"})
 
     def test_another_experiment_is_refused(self) -> None:
-        """A record without thread counts or without both neighbours is no such page."""
+        """A record without thread counts or without both situations is no such page."""
         for found in (view(paths=PATHS[:2]), view(paths=PATHS[:3]), view(vary={"batch_size": (1, 2)})):
             with self.assertRaisesRegex(ConfigError, "needs vary: blas_threads and two paths, each beside"):
                 draw(found)

@@ -140,7 +140,7 @@ class ReplaceTest(unittest.TestCase):
             with self.assertRaisesRegex(RecordError, words) as raised:
                 measure_anew()
             (kept,) = Path("tmp").iterdir()
-            self.assertIn(f"{kept}; mend that, then move its files to results/m1", str(raised.exception))
+            self.assertIn(f"{kept}; fix that, then move its files to results/m1", str(raised.exception))
             self.assertEqual(standing(kept / "manifest.json"), NEW)
             with self.assertRaisesRegex(RecordError, f"is kept in {kept}-2"):  # nothing kept is overwritten
                 measure_anew()

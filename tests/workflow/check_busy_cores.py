@@ -95,7 +95,7 @@ class BusyCoresTest(unittest.TestCase):
         self.addCleanup(os.kill, spinner, signal.SIGKILL)
 
     def test_a_spinner_of_ours(self) -> None:
-        """m1_threads itself: exactly the cells of two threads beside the busy neighbour are for threads."""
+        """m1_threads itself: exactly the cells of two threads beside the busy core are for threads."""
         section = {**SECTION, "vary": {"blas_threads": [1, 2]}, "paths": BESIDE, "processes": 1, "rounds": 3}
         section["fixed"] = {**SECTION["fixed"], "sequence_length": 128}
         del section["blas_threads"]

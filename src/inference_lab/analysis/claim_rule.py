@@ -44,11 +44,11 @@ class ClaimRule:
         return compare(self.rounds.ratios(of, at, over))
 
     def claims(self, of: str, at: CellKey, over: CellKey) -> bool:
-        """Whether `of` differs between the two, undoubted; flags are the caller's."""
+        """Whether `of` differs between the two, without objection; flags are the caller's."""
         found = self.compare(of, at, over)
         first, second = sorted((at, over), key=list(self.rounds.times).index)
         p = self._adjusted[self._question(of, first, second)]
-        return _claimed(found, p, self.smallest_effect) and not doubts(found, self.smallest_effect)
+        return _claimed(found, p, self.smallest_effect) and not objections(found, self.smallest_effect)
 
     def _question(self, of: str, a: CellKey, b: CellKey) -> tuple[str, CellKey, CellKey]:
         """Two metrics that differ by one factor for both cells ask the same: time, else time per position."""
@@ -88,7 +88,7 @@ def smallest_effect(same: Sequence[Comparison]) -> float:
     return max([SMALLEST_EFFECT, *(2 * width for c in same if (width := c.ratio.half_width) is not None)])
 
 
-def doubts(comparison: Comparison, least: float) -> list[str]:
+def objections(comparison: Comparison, least: float) -> list[str]:
     """Why the claim rule is not enough here: `processes` disagree, or a `regime` changed the answer."""
     by_process, states = comparison.by_process, comparison.states
     found: list[str] = []

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inference_lab.analysis.claim_rule import ClaimRule, claims, doubts
+from inference_lab.analysis.claim_rule import ClaimRule, claims, objections
 from inference_lab.analysis.rounds import Rounds
 from inference_lab.analysis.statistics import Comparison, Times, compare, estimate, excludes_one
 from inference_lab.config.judge import Judge
@@ -42,7 +42,7 @@ class Flag(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judged:
     """Every comparison of a record and every flag: the numbers of the summary that are not quantiles."""
 
     ratios: Mapping[tuple[str, int], Comparison]  # path / baseline in the same round
@@ -52,7 +52,7 @@ class Judgement:
     flags: Mapping[tuple[str, int], list[Flag]]
 
 
-def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
+def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judged:
     """The comparisons of every cell to the baseline, and what is wrong with each cell."""
     bounds = {**BOUNDS, **judge.given()}
     rule = ClaimRule(rounds)
@@ -70,7 +70,7 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
             *_threads(record, rounds.cells[cell]),
             *([_baseline_differs(same[cell[1]])] if differs.get(cell[1]) else []),
             *_warmup_residual(times, bounds["max_warmup_residual"]),
-            *(_doubts(ratios[cell], smallest) if cell in ratios else []),
+            *(_objections(ratios[cell], smallest) if cell in ratios else []),
         ]
         for cell, times in rounds.times.items()
     }
@@ -78,11 +78,11 @@ def judge_rounds(record: Record, rounds: Rounds, judge: Judge) -> Judgement:
         cell: rule.claims("p50_ms", *pair) and not any(flag.code for side in pair for flag in flags[side])
         for cell, pair in pairs.items()
     }
-    return Judgement(ratios, claimed, same, smallest, flags)
+    return Judged(ratios, claimed, same, smallest, flags)
 
 
 def others_at_work(record: Record, bound: float) -> Iterator[Flag]:
-    """Others used more than `bound` cores: times are in doubt, counts are not."""
+    """Others used more than `bound` cores: times make no claim, counts do."""
     others = record.manifest.get("environment", {}).get("others_used_cores")
     if others is None:
         yield Flag("", "load of others not assessed: the record does not hold it")
@@ -96,7 +96,7 @@ def _threads(record: Record, cell: Cell) -> Iterator[Flag]:
     cores = record.manifest.get("environment", {}).get("affinity")
     beside: int = record.manifest.get("neighbours", {}).get(cell.path, 0)
     if cores is not None and cell.blas_threads + beside > len(cores):
-        shared = f"{cell.blas_threads} threads of BLAS and {beside} of a neighbour shared {len(cores)} cores"
+        shared = f"{cell.blas_threads} threads of BLAS and {beside} beside them shared {len(cores)} cores"
         cause = "a split product waits for the scheduler; allow as many cores as threads"
         yield Flag("threads", f"{shared}: {cause}")
 
@@ -138,8 +138,8 @@ def _warmup_residual(times: Times, bound: float) -> Iterator[Flag]:
         yield Flag("warmup-residual", f"{words} as its later ones; raise warmups")
 
 
-def _doubts(comparison: Comparison, smallest: float) -> Iterator[Flag]:
-    found = doubts(comparison, smallest)
+def _objections(comparison: Comparison, smallest: float) -> Iterator[Flag]:
+    found = objections(comparison, smallest)
     if "processes" in found and comparison.by_process:
         low, high = comparison.by_process
         words = f"drawn by whole processes the ratio lies in [{low:.4g}, {high:.4g}]: processes disagree"

@@ -206,19 +206,19 @@ def _check_inside(sessions: Sequence[Session], attempts: Iterable[RequestRecord]
             raise RecordError(f"{outside}; restore the record or measure again")
 
 
-def steady_window(requests: Sequence[RequestRecord], gate: int | None) -> tuple[Window | None, str]:
-    """From when the gate is first full to the last arrival; all arrivals where there is no gate.
+def steady_window(requests: Sequence[RequestRecord], limit: int | None) -> tuple[Window | None, str]:
+    """From when the limit is first full to the last arrival; all arrivals where there is no limit.
 
-    All arrivals, too, and a note, when the gate never fills or fewer requests than it holds arrive from
+    All arrivals, too, and a note, when the limit never fills or fewer requests than it holds arrive from
     then on. `requests` are in the order of arrival.
     """
     if not requests:
         return None, "no request was recorded"
     first, last = requests[0].arrival_ns, requests[-1].arrival_ns
-    if gate is None:
+    if limit is None:
         return (first, last), ""
-    full = next((at for at, now in in_flight_over_time(requests) if now >= gate), None)
-    if full is None or sum(request.arrival_ns >= full for request in requests) < gate:
+    full = next((at for at, now in in_flight_over_time(requests) if now >= limit), None)
+    if full is None or sum(request.arrival_ns >= full for request in requests) < limit:
         return (first, last), "too short for a steady window: all requests are measured, start and end too"
     return (full, last), ""
 

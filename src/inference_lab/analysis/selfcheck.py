@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import betaincinv, stdtrit
 
-from inference_lab.analysis.flags import Flag, Judgement, judge_rounds
+from inference_lab.analysis.flags import Flag, Judged, judge_rounds
 from inference_lab.analysis.rounds import Rounds, rounds_of
 from inference_lab.analysis.statistics import ALPHA, Comparison, Estimate, estimate, excludes_one
 from inference_lab.analysis.summary_table import SEPARATOR, as_text, bounded, with_bounds
@@ -62,7 +62,7 @@ def trials(record: Record, judge: Judge) -> list[Trial]:
     return found
 
 
-def _trials(run: int, judged: Judgement, baseline: str) -> Iterator[Trial]:
+def _trials(run: int, judged: Judged, baseline: str) -> Iterator[Trial]:
     widths = [width for one in judged.same.values() if (width := one.ratio.half_width) is not None]
     widest, least = max(widths, default=math.inf), judged.smallest_effect
     for (path, value), comparison in judged.ratios.items():

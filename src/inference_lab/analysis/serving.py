@@ -13,7 +13,7 @@ from inference_lab.analysis.flags import others_at_work
 from inference_lab.analysis.load_runs import Cell, cells_of, peak_in_flight
 from inference_lab.analysis.statistics import estimate
 from inference_lab.analysis.summary_table import CODES, SEPARATOR, as_text, bounded, with_bounds
-from inference_lab.analysis.two_sides import doubts, stamps_of
+from inference_lab.analysis.two_sides import flags_of, stamps_of
 from inference_lab.config.judge import Judge
 from inference_lab.records.record import Record, aligned, csv_text, varied
 
@@ -36,7 +36,7 @@ def summarise(record: Record, judge: Judge) -> str:
     for cell in cells:
         fixed = {pair for pair in cell.conditions.items() if pair[0] != axis}
         beside = [run for other in cells if fixed <= set(other.conditions.items()) for run in other.runs]
-        found = [*of_all, *doubts(cell, beside, record, judge)]
+        found = [*of_all, *flags_of(cell, beside, record, judge)]
         for row in _rows(cell, record, judge):
             kept = [flag for flag in found if flag.concerns(row)]
             codes = {*row.get("flags", "").split(), *(flag.code for flag in kept)}

@@ -5,7 +5,7 @@ Answers: what does this record amount to? Does not know what was predicted.
 
 from collections.abc import Sequence
 
-from inference_lab.analysis.flags import Judgement, judge_rounds
+from inference_lab.analysis.flags import Judged, judge_rounds
 from inference_lab.analysis.rounds import METRICS, CellKey, Rounds, rounds_of
 from inference_lab.analysis.statistics import estimate
 from inference_lab.analysis.summary_table import CODES, SEPARATOR, as_text, bounded, with_bounds
@@ -33,12 +33,12 @@ def summarise(record: Record, judge: Judge) -> str:
 
 def rows(record: Record, rounds: Rounds, judge: Judge) -> list[dict[str, str]]:
     """Return the rows of the summary."""
-    judgement = judge_rounds(record, rounds, judge)
-    return [_row(rounds, judgement, cell) for cell in rounds.times]
+    judged = judge_rounds(record, rounds, judge)
+    return [_row(rounds, judged, cell) for cell in rounds.times]
 
 
-def _row(rounds: Rounds, judgement: Judgement, cell: CellKey) -> dict[str, str]:
-    times, flags = rounds.times[cell], judgement.flags[cell]
+def _row(rounds: Rounds, judged: Judged, cell: CellKey) -> dict[str, str]:
+    times, flags = rounds.times[cell], judged.flags[cell]
     codes = {flag.code for flag in flags}
     wall, tail = estimate(times, 0.5), estimate(times, 0.95)
 
@@ -50,17 +50,17 @@ def _row(rounds: Rounds, judgement: Judgement, cell: CellKey) -> dict[str, str]:
     for of in METRICS:  # the shortest time gives the highest rate
         bounds = (wall.value, wall.hi, wall.lo) if of == "positions_per_s" else wall.bounds
         numbers |= with_bounds(of, of_times(of, bounds))
-    if compared := judgement.ratios.get(cell):
+    if compared := judged.ratios.get(cell):
         numbers |= with_bounds("ratio", compared.ratio.bounds)
-    if same := judgement.same.get(cell[1]):
+    if same := judged.same.get(cell[1]):
         numbers |= with_bounds("aa_ratio", same.ratio.bounds)
     return {
         **{name: str(value) for name, value in rounds.cells[cell]._asdict().items()},
         "n": str(wall.n),
         **{name: as_text(number) for name, number in numbers.items()},
         "baseline": rounds.baseline,
-        "ratio_claimed": {True: "yes", False: "no", None: ""}[judgement.claimed.get(cell)],
-        "smallest_effect": as_text(judgement.smallest_effect),
+        "ratio_claimed": {True: "yes", False: "no", None: ""}[judged.claimed.get(cell)],
+        "smallest_effect": as_text(judged.smallest_effect),
         "flags": " ".join(code for code in CODES if code in codes),
         "advice": SEPARATOR.join(flag.advice for flag in flags),
     }

@@ -45,7 +45,7 @@ def _of_pace(row: Mapping[str, str]) -> bool:
     return row["metric"] in _OF_SERVER_PACE or row["unit"] == "1/s"
 
 
-def doubts(cell: Cell, beside: Sequence[Run], record: Record, judge: Judge) -> Iterator[Flag]:
+def flags_of(cell: Cell, beside: Sequence[Run], record: Record, judge: Judge) -> Iterator[Flag]:
     """Every flag of the runs of a cell.
 
     `beside` are the runs of this cell and of those that differ from it in what was varied alone.

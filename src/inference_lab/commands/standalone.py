@@ -14,7 +14,7 @@ from inference_lab.records.plan import Plan
 from inference_lab.records.record import Record
 from inference_lab.records.samples import CONTROLS, Table, cell_of, read_samples
 
-SCAN = "m1-batch-size-scan"  # the experiment of the config whose conditions and judgement hold here, too
+SCAN = "m1-batch-size-scan"  # the experiment of the config whose conditions and bounds hold here, too
 CACHE = {"vary": {"batch_size": [1]}, "paths": ["no_cache", "dynamic", "preallocated"]}
 # experiment of the command line: (name in the record, in what its conditions differ from the scan's)
 EXPERIMENTS = {"batch-size": (SCAN, {}), "cache": ("cache-comparison", CACHE)}

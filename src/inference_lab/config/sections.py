@@ -230,7 +230,7 @@ class Served(Fixed, frozen=True):
     seed: Natural = Field(description="of prompts and order")
 
 
-class GateLoad(Served, frozen=True):
+class LimitedLoad(Served, frozen=True):
     """What each client asks for."""
 
     requests: Count = Field(description="requests per client")
@@ -241,7 +241,7 @@ class ClientGate(Quiet, frozen=True):
 
     axes = ("setup",)
     by: Literal["client_gate"]
-    fixed: GateLoad
+    fixed: LimitedLoad
 
 
 class StreamLoad(Served, frozen=True):

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from inference_lab.config.sections import ClientGate, GateLoad
+from inference_lab.config.sections import ClientGate, LimitedLoad
 from inference_lab.experiments.serving_run import Recording, cli_options
 from inference_lab.records.record import Measurement
 from inference_lab.stream_load.client.outcome import Attempt, request_record
@@ -48,14 +48,14 @@ def measure(section: ClientGate, progress: Callable[[int, int], None]) -> Measur
         for done, name in enumerate(names):
             simulate(name, fixed, recording)
             # Every request at once, held back by the client's concurrency alone.
-            gate = {"burst": True, "prompt": "ids", "concurrency": SETUPS[name].concurrency, **asked}
-            clients = [cli_options(name=prefix, **gate) for prefix in _prefixes("http", name)]
+            limited = {"burst": True, "prompt": "ids", "concurrency": SETUPS[name].concurrency, **asked}
+            clients = [cli_options(name=prefix, **limited) for prefix in _prefixes("http", name)]
             recording.load_beside_truth({"transport": "http", "setup": name}, _engine(name, fixed), clients)
             progress(done + 1, len(names))
     return recording.truth_measurement(watch.summary())
 
 
-def simulate(name: str, fixed: GateLoad, recording: Recording) -> None:
+def simulate(name: str, fixed: LimitedLoad, recording: Recording) -> None:
     """Add both sides of one setup in virtual time, always the same."""
     cell, concurrency = {"transport": "simulation", "setup": name}, SETUPS[name].concurrency
     attempts: list[Attempt] = []
@@ -96,5 +96,5 @@ def _prefixes(transport: str, name: str) -> list[str]:
     return [f"{transport}/{name}/{client}/" for client in range(SETUPS[name].clients)]
 
 
-def _engine(name: str, fixed: GateLoad) -> dict[str, Any]:
+def _engine(name: str, fixed: LimitedLoad) -> dict[str, Any]:
     return {"max_num_seqs": SETUPS[name].max_num_seqs, "ttft_ms": fixed.ttft_ms, "itl_ms": fixed.itl_ms}

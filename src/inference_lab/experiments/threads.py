@@ -28,7 +28,7 @@ BESIDE_BUSY = "_beside_busy"
 SETTLE_S = 0.02  # before each call, idle or busy: two ticks of the kernel's clock, by which a spinner is seen
 
 
-class Neighbour:
+class BusyCore:
     """A spinner on one core that is stopped except within `busy()`; it ends with this process."""
 
     def __init__(self, core: int) -> None:
@@ -66,7 +66,7 @@ class Neighbour:
             self.process.kill()
 
 
-def neighbour_core() -> int:
+def core_beside() -> int:
     """The last core this process may use. Raises MeasurementRefused when it is the only one."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
@@ -78,12 +78,12 @@ def bind(section: sections.Threads) -> Bench:
     """The paths of a section as one group of calls over the same inputs."""
     cell = inputs(section.fixed)
     attention.check_inputs(*cell)
-    neighbour = Neighbour(neighbour_core())
+    beside = BusyCore(core_beside())
     plain = {path: path.removesuffix(BESIDE_BUSY) for path in section.paths}
 
     def timed(path: str, name: str) -> Timed:
         call = partial(attention.DECODE_PATHS[name], *cell)
-        return Timed(path, call, *cell[0].shape, around=neighbour.idle if path == name else neighbour.busy)
+        return Timed(path, call, *cell[0].shape, around=beside.idle if path == name else beside.busy)
 
     return Bench(
         [group_of(section, (timed(path, name) for path, name in plain.items()))],
@@ -94,11 +94,11 @@ def bind(section: sections.Threads) -> Bench:
 
 def measure(section: sections.Threads, progress: Callable[[int, int], None]) -> Measurement:
     """Measure a section; the manifest says how many cores were kept busy beside each path."""
-    core = neighbour_core()
+    core = core_beside()
     measured = worker.measure(__name__, section, progress)
-    neighbours = {path: int(path.endswith(BESIDE_BUSY)) for path in section.paths}
+    busy = {path: int(path.endswith(BESIDE_BUSY)) for path in section.paths}
     return replace(
         measured,
-        facts={**measured.facts, "neighbours": neighbours},
+        facts={**measured.facts, "neighbours": busy},
         environment={**measured.environment, "neighbour_core": core},
     )

@@ -1,6 +1,6 @@
 """The one look of every figure, and its bytes: same record, same SVG, on any day and under any matplotlibrc.
 
-Lengths are points; WIDTH is 800 px. Colours: Okabe and Ito's for colour-blind readers
+Lengths are points; WIDTH is 800 px. Colors: Okabe and Ito's for color-blind readers
 (https://jfly.uni-koeln.de/color/); marker and line style say the same again for print in grey.
 """
 
@@ -65,7 +65,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How one thing looks, in colour and in grey."""
+    """How one thing looks, in color and in grey."""
 
     color: str
     marker: str

@@ -16,7 +16,7 @@ from inference_lab.errors import ConfigError
 from inference_lab.figures.style import ALARM, INK, Axes, Figure, Line, Mark, drawing, flag_lines, new_figure
 from inference_lab.records.record import Record
 
-GATE = Mark("#999999", "", "-")
+LIMIT = Mark("#999999", "", "-")
 SENT = Mark("#d55e00", "", "-")
 STREAM = Mark("#0072b2", "|", "-")
 END = Mark(INK, ".", "")
@@ -45,7 +45,7 @@ def draw(view: View) -> Figure:
         most = max(len(cell.requests) for key, cell in cells.items() if key[1:] == row)
         heights += [min(max(REQUEST * most, BELOW), TALLEST), BELOW]
     legend = {
-        "waits at the client's gate": GATE,
+        "waits for the client's limit": LIMIT,
         "sent, waits for its first token": SENT,
         "gets tokens (a tick each)": STREAM,
         "end": END,
@@ -108,7 +108,7 @@ def _split(figure: Figure, panel: Axes, columns: int) -> list[Axes]:
 def _requests(panel: Axes, cell: Cell, seconds: Seconds, *, is_steady: bool) -> None:
     requests = sorted(cell.requests, key=lambda request: (request.arrival_ns, request.request_id))
     thin = min(1, TALLEST / REQUEST / max(len(requests), 1))
-    spans: dict[Mark, list[Sequence[float]]] = {GATE: [], SENT: [], STREAM: []}
+    spans: dict[Mark, list[Sequence[float]]] = {LIMIT: [], SENT: [], STREAM: []}
     for height, request in enumerate(requests):
         reached = request.arrival_ns, request.admitted_ns, request.first_token_ns, request.finish_ns
         for mark, (begin, end) in zip(spans, pairwise(reached), strict=True):
@@ -116,7 +116,7 @@ def _requests(panel: Axes, cell: Cell, seconds: Seconds, *, is_steady: bool) -> 
                 ends = seconds(begin), seconds(request.finish_ns if end is None else end)
                 spans[mark].append((*ends, height, height))
     for mark, lines in spans.items():
-        width = (0.8 if mark is GATE else 1.6) * thin
+        width = (0.8 if mark is LIMIT else 1.6) * thin
         _lines(panel, lines, color=mark.color, linewidth=width, solid_capstyle="butt")
     tokens = [(seconds(at), n) for n, request in enumerate(requests) for at in token_times(request)]
     if len(tokens) <= MOST_TICKS:

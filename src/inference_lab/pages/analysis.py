@@ -43,7 +43,7 @@ def pages(view: View, prediction_file: Path, *articles: Path) -> tuple[str, ...]
         numbers=numbers(view.summary, prediction.claims),
         kind=kind(view.summary),
         varied=varied(manifest)[0],
-        anomalies=list(_anomalies(view)),
+        notes=list(_notes(view)),
         oracle=_oracle(manifest.get("oracle") or []),
         machine=environment.machine(manifest) | environment.session(manifest),
         servers=environment.servers({view.record.experiment: manifest}),
@@ -59,7 +59,7 @@ def _oracle(checks: Sequence[JSON]) -> dict[str, list[JSON]]:
     return of_paths
 
 
-def _anomalies(view: View) -> Iterator[str]:
+def _notes(view: View) -> Iterator[str]:
     """Yield each timed cell with a sample far above its P50, then the advice of flagged cells."""
     about = ("path", "transport", *view.record.manifest["conditions"].get("vary", {}))
     named: dict[str, dict[str, None]] = {}

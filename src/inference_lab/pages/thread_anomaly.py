@@ -19,7 +19,7 @@ APART = 2.0  # factors that differ by less have one cause
 
 @dataclass(frozen=True)
 class Situation:
-    """A number of threads beside a neighbour that keeps `busy` cores busy."""
+    """A number of threads beside `busy` busy cores."""
 
     threads: int
     busy: int
@@ -45,15 +45,15 @@ class Situation:
 def draw(view: View) -> str:
     """Return the text of cause.md.
 
-    Raises ConfigError unless blas_threads was varied and two paths were timed beside both neighbours.
+    Raises ConfigError unless blas_threads was varied and two paths were timed beside both.
     """
-    rounds, neighbours = rounds_of(view.record), view.record.manifest.get("neighbours", {})
+    rounds, beside = rounds_of(view.record), view.record.manifest.get("neighbours", {})
     paths = sorted(rounds.paths, key=lambda path: path.startswith(rounds.baseline))  # the slow one first
-    pairs = [[path for path in paths if neighbours.get(path) == busy] for busy in (0, 1)]
+    pairs = [[path for path in paths if beside.get(path) == busy] for busy in (0, 1)]
     if rounds.axis != "blas_threads" or not len(pairs[0]) == len(pairs[1]) == 2:
         raise ConfigError(
             f"{view.record.experiment}: this page needs vary: blas_threads and two paths, each beside an idle"
-            " and a busy neighbour; leave it out of judge.figures"
+            " and a busy core; leave it out of judge.figures"
         )
     samples = view.record.samples.set_index([rounds.axis, "path"])["position"]
     flags = {(row["path"], row[rounds.axis]): row["flags"].split() for row in view.summary}
@@ -69,7 +69,7 @@ def draw(view: View) -> str:
     excluded = [name for name, parts in odd.splits.items() if min(parts) * APART >= top]
     for name, others in (
         ("the threads alone", [one for one in found if one.threads == odd.threads and one.busy < odd.busy]),
-        ("the neighbour alone", [one for one in found if one.threads < odd.threads and one.busy == odd.busy]),
+        ("the busy core alone", [one for one in found if one.threads < odd.threads and one.busy == odd.busy]),
     ):
         if others and max(one.p50.value for one in others) * APART <= top:
             excluded.append(name)

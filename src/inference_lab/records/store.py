@@ -177,7 +177,7 @@ def _kept(manifest_path: Path, whole: Mapping[str, str], manifest: JSON) -> str:
             _write_all(target, whole)
         except OSError:  # no room here either
             continue
-        way_out = f"mend that, then move its files to {manifest_path.parent}"
+        way_out = f"fix that, then move its files to {manifest_path.parent}"
         return f"what was measured is kept in {target}; {way_out}"
     return "nothing was recorded, for no other folder took what was measured: make room and measure again"
 

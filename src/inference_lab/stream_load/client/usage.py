@@ -52,9 +52,9 @@ def correct(
         return None
     known, last = list(totals.items())[-1]
     texts = list(accumulate((not empty for empty in is_empty), initial=0))
-    doubt = "more than can be" * (last > most()) or "fewer than the chunks with text" * (last < texts[known])
-    if doubt:
-        return f"usage says {last} tokens, {doubt}; the chunks are counted instead"
+    wrong = "more than can be" * (last > most()) or "fewer than the chunks with text" * (last < texts[known])
+    if wrong:
+        return f"usage says {last} tokens, {wrong}; the chunks are counted instead"
     falls = any(later < earlier for earlier, later in pairwise(totals.values()))
     if falls or any(said < texts[upto] for upto, said in totals.items()):
         totals = {known: last}
