@@ -1,6 +1,6 @@
 """Selfcheck records with a known truth, and their views."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,23 +22,17 @@ def cost(path: str, cell: Mapping[str, Any]) -> float:
 
 
 def selfcheck_record(
-    machine: Machine | None = None,
-    *,
-    runs: int = 4,
-    busy: tuple[int, ...] = (),
-    paths: tuple[str, ...] = PATHS,
+    machine: Machine | None = None, *, runs: int = 4, busy: Sequence[int] = (), paths: Sequence[str] = PATHS
 ) -> Record:
     """A record of so many runs of 3 processes of 10 rounds; others use the machine in the runs named busy."""
-    made = timing_record(
-        experiment="selfcheck",
-        paths=paths,
-        vary={"sequence_length": (96, 128)},
-        processes=runs * PROCESSES,
-        rounds=10,
-        warmups=0,
-        cost=cost,
-        machine=machine or steady(0.01),
-    )
+    how: dict[str, Any] = {
+        "vary": {"sequence_length": (96, 128)},
+        "processes": runs * PROCESSES,
+        "rounds": 10,
+        "warmups": 0,
+    }
+    machine = machine or steady(0.01)
+    made = timing_record(experiment="selfcheck", paths=paths, cost=cost, machine=machine, **how)
     cores = [0.9 if run in busy else 0.01 for run in range(runs)]
     conditions = {**made.manifest["conditions"], "processes": PROCESSES, "runs": runs}
     seen = [{"others_used_cores": {"median": used, "max": used}} for used in cores]
