@@ -3,6 +3,7 @@
 import math
 import unittest
 from dataclasses import replace
+from functools import cache
 
 from matplotlib.figure import Figure
 
@@ -16,6 +17,7 @@ from tests.checkout import judge_of
 from tests.figures.views import SOURCE, estimates, lines, words
 
 
+@cache
 def view_of() -> View:
     """Two cells whose intensities are 1/2 and 2."""
     made = record()
@@ -53,7 +55,6 @@ class RooflineTest(unittest.TestCase):
 
     def test_a_limit_not_measured(self) -> None:
         """A roofline without one of its limits is refused, not drawn without it."""
-        made = record(paths=PATHS[:-1])
-        view = replace(view_of(), record=made)
+        view = replace(view_of(), record=record(paths=PATHS[:-1]))
         with self.assertRaisesRegex(RecordError, "no path calls; a roofline needs all limits"):
             draw(view)

@@ -35,7 +35,7 @@ def compact(svg: str) -> str:
         svg = svg.replace("</svg>", f"<defs>{marker}</defs>\n</svg>")
     names: dict[str, str] = {}
     return re.sub(
-        r'( id="|xlink:href="#|url\(#)([\w-]+)',
+        r'( id="|xlink:href="#|="url\(#|marker:url\(#)([\w-]+)',
         lambda used: used[1].replace("xlink:", "") + names.setdefault(used[2], f"_{len(names):x}"),
         svg,
     )
@@ -51,10 +51,10 @@ def _short(numbers: str) -> str:
 def _without_ids(svg: str) -> str:
     lines: list[str] = []
     is_kept: list[bool] = []  # of each open group
-    for line in map(str.strip, svg.splitlines()):
+    for line in map(str.strip, svg.split("\n")):
         is_bare = re.fullmatch('<g( id="[^"]*")?/?>', line)
         if re.match("<g[ >]", line) and not line.endswith("/>"):
             is_kept.append(not is_bare)
         if not is_bare and (line != "</g>" or is_kept.pop()):
             lines.append(re.sub('^<g id="[^"]*"', "<g", line))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
