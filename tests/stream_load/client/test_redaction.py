@@ -7,7 +7,7 @@ from urllib.parse import quote
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_lab.stream_load.client.redaction import redacted, redacting
+from inference_lab.stream_load.client.outcome import redacted, redacting
 
 KEY = "sk-Proj-7hQ/2x+Lm9Vw=Rt4YbN8cKdE3fGhJ5"
 redact = redacting(KEY)

@@ -8,9 +8,8 @@ from time import monotonic_ns
 
 from inference_lab.errors import MeasurementRefused
 from inference_lab.stream_load.client.endpoint import Endpoint
-from inference_lab.stream_load.client.outcome import answer_text
+from inference_lab.stream_load.client.outcome import answer_text, redacting
 from inference_lab.stream_load.client.pool import ConnectionPool, Line
-from inference_lab.stream_load.client.redaction import redacting
 from inference_lab.stream_load.client.stream import Capture, Response, Timeouts
 from inference_lab.stream_load.clock import ArrivalClock
 

@@ -1,17 +1,27 @@
-"""What became of one attempt: when which tokens came, and the status and words that its end amounts to."""
+"""What became of one attempt: when which tokens came, and the status and words that its end amounts to.
 
+An API key is taken out of texts that a server wrote: whole, in part, or spelt in another way.
+"""
+
+import html
+import json
+import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
 
-from inference_lab.stream_load.client.redaction import Redact, redacted
 from inference_lab.stream_load.client.stream import Capture
 from inference_lab.stream_load.client.tokens import error_text, parse
 from inference_lab.stream_load.client.usage import whole
 from inference_lab.stream_load.requests import RequestRecord
 
 _WORDS = 300  # characters of an error or a note
+_PART = 8  # so many characters of a key in a row are told as one
 _READ_WORDS = 4096  # of which they are cut, so that no text a server wrote takes long to redact
+
+Redact = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,3 +176,32 @@ def _text(body: bytes) -> tuple[str, bool]:
     except (ValueError, RecursionError):
         pass  # then its words are all there is
     return body.decode("utf-8", "replace").strip(), False
+
+
+def redacting(key: str | None) -> Redact:
+    """What gives a text without the key: `[key]` stands for every 8 or more characters of it in a row.
+
+    So an echo that was cut, masked in the middle, or escaped for a URL, HTML or JSON does not survive. Of a
+    key shorter than that only the whole is told. Works on whole texts: cut afterwards, never before.
+    """
+    if not key:
+        return str
+    if len(key) < _PART:
+        return lambda text: text.replace(key, "[key]")
+    spellings = (key, quote(key, safe=""), html.escape(key), json.dumps(key))
+    parts = {spelt[at : at + _PART] for spelt in spellings for at in range(len(spelt) - _PART + 1)}
+    # All characters at which a part begins, and the rest of the last part.
+    run = rf"(?:(?={'|'.join(map(re.escape, parts))}).)+.{{{_PART - 1}}}"
+    find = re.compile(run, re.IGNORECASE | re.ASCII | re.DOTALL)
+    return lambda text: find.sub("[key]", text)
+
+
+def redacted(value: Any, redact: Redact) -> Any:
+    """A JSON value with every text in it redacted, names of fields too."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [redacted(each, redact) for each in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, dict):
+        return {redact(name): redacted(each, redact) for name, each in value.items()}  # pyright: ignore
+    return value
