@@ -129,7 +129,7 @@ class Summaries(unittest.TestCase):
         self.assertLess(float(null["claimed_share_lo"]), float(null["claimed_share_hi"]))
 
     def test_a_false_claim_counts_where_its_run_does(self) -> None:
-        """A null slower in one run is a false claim, named; a run in which others were busy counts nowhere."""
+        """A null slower in one run is a false claim, named; a run when others were busy counts nowhere."""
         for busy, named, share_, *counts in (
             ((), "claimed although equal: run 2 null_1 at 96: 1.3", "0.25", "4", "0", "8"),
             ((2,), "run 2 is left out: others used 0.9 cores", "0", "3", "1", "6"),
