@@ -35,7 +35,7 @@ def compact(svg: str) -> str:
         svg = svg.replace("</svg>", f"<defs>{marker}</defs>\n</svg>")
     names: dict[str, str] = {}
     return re.sub(
-        r'( id="|xlink:href="#|="url\(#|marker:url\(#)([\w-]+)',
+        r'( id="|xlink:href="#|url\(#)([\w-]+)',
         lambda used: used[1].replace("xlink:", "") + names.setdefault(used[2], f"_{len(names):x}"),
         svg,
     )
