@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import itertools
-import shutil
 import unittest
 from collections import Counter
 from collections.abc import Callable
@@ -13,9 +12,12 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
 
+import yaml
+
 from inference_lab.analysis.summary_table import View
 from inference_lab.commands import run_stage, standalone
 from inference_lab.config.sections import DecodePaths
+from inference_lab.config.yaml_file import read_yaml
 from inference_lab.experiments import decode_paths
 from inference_lab.records import store
 from inference_lab.records.files import sha256_file
@@ -52,7 +54,11 @@ class StandaloneTest(unittest.TestCase):
     def setUp(self) -> None:
         """Nothing is recorded; a measurement is one of calls that do nothing, on a lock of its own."""
         checkout.enter_copy(self)
-        shutil.copy(checkout.ROOT / "config.yaml", ".")
+        config = read_yaml(checkout.ROOT / "config.yaml")
+        config["experiments"]["m1-batch-size-scan"]["measure"]["rounds"] = (
+            30  # a smaller config may be laid over
+        )
+        Path("config.yaml").write_text(yaml.safe_dump(config))
         self.measured = self.enterContext(mock.patch.object(decode_paths, "measure", side_effect=instant))
         self.enterContext(mock.patch("inference_lab.records.locks.one_measurement", contextlib.nullcontext))
         self.enterContext(mock.patch.object(run_stage, "check_code"))  # of a package that is not this one's
@@ -258,6 +264,8 @@ class SummaryTest(StandaloneTest):
     def test_a_file_that_is_no_record_is_refused(self) -> None:
         """A missing, torn or edited raw file is refused by name, and an output folder that is a file."""
         self.refused_input(r"no/raw\.csv: no such file", "no/raw.csv")
+        with mock.patch.object(store, "load_record", return_value=SimpleNamespace(samples=None)):
+            self.refused_input(r"raw\.csv: its manifest is of no timed samples")
         Path("torn.csv").write_bytes(Path(RAW).read_bytes()[:-20])
         self.refused_input(r"torn\.csv: the last row is cut off", "torn.csv")
         Path("out").write_text("a file")

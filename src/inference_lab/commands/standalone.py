@@ -69,6 +69,10 @@ def _summary(args: argparse.Namespace) -> str:
     run_stage.check_code()
     raw, manifest = args.input, manifest_of(args.input)
     record = store.load_record(manifest) if manifest.exists() else bare_record(raw, read_samples(raw))
+    if record.samples is None:
+        raise RecordError(
+            f"{raw}: its manifest is of no timed samples; give the raw.csv of a timing experiment"
+        )
     for name in ("sequence_length", "dtype", "blas_threads"):
         found, given = record.samples[name], getattr(args, name)
         if len(others := found[found != given]):
