@@ -37,6 +37,13 @@ def function_lines(paths: list[Path]) -> Iterator[int]:
                 yield node.end_lineno - node.lineno + 1 - docstring
 
 
+def untyped(paths: list[Path]) -> int:
+    """Return how often a mapping of anything is written: `Mapping[str, Any]`, `dict[str, Any]` or `JSON`."""
+    nodes = (node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    words = ("Mapping[str, Any]", "dict[str, Any]", "JSON")
+    return sum(isinstance(node, ast.Subscript | ast.Name) and ast.unparse(node) in words for node in nodes)
+
+
 def comments(paths: list[Path]) -> int:
     """Return how many lines are or end in a comment."""
     return sum("# " in line for path in paths for line in path.read_text(encoding="utf-8").splitlines())
@@ -49,7 +56,6 @@ def main() -> None:
     functions = sorted(function_lines(source))
     total = sum(map(lines, source))
     largest = max(source, key=lines)
-    text = "".join(path.read_text(encoding="utf-8") for path in source)
     records = sum(path.stat().st_size for path in tracked("results"))
     for what, value, bar in (
         ("lines of src", total, "10,500"),
@@ -57,7 +63,7 @@ def main() -> None:
         (f"lines of {largest.relative_to(ROOT)}, the largest", lines(largest), "350"),
         ("lines of a function, median", median(functions), "8"),
         ("lines of a function, P90", functions[len(functions) * 9 // 10], "22"),
-        ("Mapping[str, Any] in src", text.count("Mapping[str, Any]"), "30"),
+        ("Mapping[str, Any] in src, also as dict or by an alias", untyped(source), "30"),
         ("comments per 100 lines of src", round(100 * comments(source) / total, 1), "4 to 5"),
         ("lines of tests", sum(map(lines, tests)), "14,500"),
         ("lines of page templates", sum(map(lines, tracked("src", ".j2"))), ""),
