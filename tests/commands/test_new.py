@@ -34,10 +34,12 @@ class NewTest(unittest.TestCase):
             with self.subTest(like, vary=vary):
                 name = f"mine_{like}"
                 self.assertIn(f"predictions/{name}.yaml", new(name, like, vary))
-                measure = load_config().experiments.pop(name).measure.given()
+                section = load_config().experiments[name].given()
+                measure, judge = section["measure"], section["judge"]
                 self.assertEqual(measure["vary"], axis)
                 self.assertEqual({key: measure["fixed"][key] for key in fixed}, fixed)
                 self.assertFalse(set(axis) & set(measure["fixed"]))
+                self.assertNotIn("pages.knee", judge["figures"].values())
                 with self.assertRaisesRegex(ConfigError, "claims: "):  # blank: nothing is measured with it
                     load_prediction(Path(f"predictions/{name}.yaml"))
         after = load_config().given()["experiments"]

@@ -50,6 +50,8 @@ def new(name: str, like: str, vary: str) -> str:
     section = re.sub(r"\n      (article|report): .*", "", section)
     if vary:
         section = _varied(section, like, vary)
+    if "vary: {batch_size:" not in section:  # a knee is where a larger batch stops paying
+        section = re.sub(r"\n +(knee_factor: .*|\S+: pages\.knee)", "", section)
     added = f"{text.rstrip()}\n\n{section}\n"
     made = check_config(yaml.safe_load(added)).experiments[name].measure
     files.write_file(CONFIG, added)
