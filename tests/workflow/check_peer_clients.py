@@ -35,7 +35,7 @@ class PeerClientsTest(unittest.TestCase):
         """Models, chat, completions, one chunk of usage each; errors have the right class and our words."""
         errors = {
             "model": "NotFoundError The model `other` does not exist.",
-            "max_tokens": "BadRequestError max_tokens is 0, must be a whole number, at least 1",
+            "max_tokens": "BadRequestError max_tokens is 0: Input should be greater than or equal to 1",
         }
         expected = {"models": ["reference"], "chat": _SEEN, "completions": _SEEN, "errors": errors}
         self.assertEqual(self.seen["openai"], expected)

@@ -71,7 +71,7 @@ class RunningTest(unittest.TestCase):
                 done = self.run_here(PROGRAMS / words[0], *words[1:])
                 said = done.stderr.strip().splitlines()[-1]
                 self.assertEqual(done.returncode, 2, done.stderr)
-                self.assertRegex(said, rf"runs from {ROOT}/src/.*, this checkout's stands in {self.lab}/src/")
+                self.assertRegex(said, rf"runs from {ROOT}/src/.*, this checkout's is in {self.lab}/src/")
                 self.assertNotIn("Traceback", done.stderr)
         self.assertFalse((self.lab / "results").exists())
 

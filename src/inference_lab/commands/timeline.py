@@ -1,6 +1,6 @@
 """A load as a trace to zoom: requests and their phases, engine steps, counters. Perfetto and Chrome open it.
 
-Trace Event Format, by Google: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+The form is the Trace Event Format of Chrome's `about:tracing`.
 Times are microseconds since the first arrival of the record; every load is a process of the trace.
 """
 
