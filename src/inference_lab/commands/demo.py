@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from inference_lab.errors import LabError
-from inference_lab.records import files, installed
+from inference_lab.records import files
 
 PAGE = Path("docs/handover.md")
 PARTS = re.compile(r"^## (.+?)\n\n(.*?)\n\n```sh\n(.*?)```\n\n(.*?)\n(?=\n## |\Z)", re.MULTILINE | re.DOTALL)
@@ -39,13 +39,7 @@ def demo(page: Path = PAGE) -> str:
 
 
 def _run(command: list[str], folder: Path, refusal: str) -> None:
-    variables = {
-        k: v
-        for k, v in installed.of_child().items()
-        if k not in ("PYTHONPATH", "PYTHONSAFEPATH", "VIRTUAL_ENV")
-    }
-    status = subprocess.run(
-        command, cwd=folder, env={**variables, "PWD": os.fspath(folder.resolve())}, check=False
-    ).returncode
-    if status:
+    # The clone has an environment of its own.
+    variables = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "VIRTUAL_ENV"}
+    if status := subprocess.run(command, cwd=folder, env=variables, check=False).returncode:
         raise DemoFailed(f"{refusal} (status {status}); its own words are above")

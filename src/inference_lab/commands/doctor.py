@@ -1,10 +1,10 @@
 """Whether this machine is fit to measure: one line per fact, with advice where it is not."""
 
-import os
 import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -44,9 +44,10 @@ def _findings() -> Iterator[Finding]:
     yield _tried("package", lambda: installed.check_package() or str(Path(__file__).parents[1]))
     yield _tried("pins", _pins)
     yield _tried("history", _history)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    here = installed.machine(())
+    cores = len(here["affinity"] or range(here["cores"]))
     few = "good" if cores > 1 else "a load needs two: the client shares this one with its server"
-    yield Finding("cores", f"{cores} of {os.cpu_count()}", few)
+    yield Finding("cores", f"{cores} of {here['cores']}", few)
     yield _tried("threads", lambda: machine.check_thread_variables(1) or "1 in every measuring process")
     with machine.Watch(0, 0, _LOOK_S / 4) as watch:
         time.sleep(_LOOK_S)
@@ -108,14 +109,9 @@ def timer_step_ns() -> int:
 
 def kernel_stamps() -> bool:
     """Return whether the kernel stamps what a socket receives."""
-    clock = ArrivalClock()
-    if not clock.kernel:
-        return False
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+    with closing(ArrivalClock()) as clock, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(1.0)
         clock.enable(server)
         server.sendto(b"?", server.getsockname())
-        stamped = bool(server.recvmsg(1, ANCILLARY_BYTES)[1])
-    clock.close()
-    return stamped
+        return bool(server.recvmsg(1, ANCILLARY_BYTES)[1])

@@ -48,9 +48,14 @@ def new(name: str, like: str, vary: str) -> str:
     section = text[start : following.start() if following else len(text)].rstrip()
     section = re.sub(r"^  \S+:.*", f"  {name}:{' ' * 24}# like {like}", section, count=1)
     section = re.sub(r"\n      (article|report): .*", "", section)
+    axis, _, listed = vary.partition("=")
+    measure = config.experiments[like].measure
     if vary:
-        section = _varied(section, like, vary)
-    if "vary: {batch_size:" not in section:  # a knee is where a larger batch stops paying
+        fixed = {measure.axis: measure.values[0], **measure.fixed.given()}
+        fixed.pop(axis, None)
+        varied = {axis: [_value(part.strip()) for part in listed.split(",")]}
+        section = _with(_with(section, like, "vary", varied), like, "fixed", fixed)
+    if (axis or measure.axis) != "batch_size":  # a knee is where a larger batch stops paying
         section = re.sub(r"\n +(knee_factor: .*|\S+: pages\.knee)", "", section)
     added = f"{text.rstrip()}\n\n{section}\n"
     made = check_config(yaml.safe_load(added)).experiments[name].measure
@@ -66,22 +71,13 @@ def new(name: str, like: str, vary: str) -> str:
     )
 
 
-def _varied(section: str, like: str, vary: str) -> str:
-    """The section with another axis: the one it had is fixed at its first value."""
-    axis, _, listed = vary.partition("=")
-    measure = yaml.safe_load(section)[next(iter(yaml.safe_load(section)))]["measure"]
-    before, values = next(iter(measure["vary"].items()))
-    fixed = {before: values[0], **measure.get("fixed", {})}
-    fixed.pop(axis, None)
-    for key, value in (
-        ("vary", {axis: [_value(part.strip()) for part in listed.split(",")]}),
-        ("fixed", fixed),
-    ):
-        line = re.compile(rf"^      {key}: \{{.*\}}", re.MULTILINE)
-        if not line.search(section):
-            raise ConfigError(f"{CONFIG}: {like} has no line `{key}: {{...}}` to copy; name another --like")
-        section = line.sub(f"      {key}: {_flow(value)}", section, count=1)
-    return section
+def _with(section: str, like: str, key: str, value: Mapping[str, object]) -> str:
+    """The section with another value of a key of `measure:` that is written in one line."""
+    line = re.compile(rf"^      {key}: \{{.*\}}", re.MULTILINE)
+    if not line.search(section):
+        raise ConfigError(f"{CONFIG}: {like} has no line `{key}: {{...}}` to copy; name another --like")
+    flow = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()
+    return line.sub(f"      {key}: {flow}", section, count=1)
 
 
 def _value(text: str) -> int | float | str:
@@ -89,7 +85,3 @@ def _value(text: str) -> int | float | str:
         with contextlib.suppress(ValueError):
             return kind(text)
     return text
-
-
-def _flow(value: Mapping[str, object]) -> str:
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).strip()

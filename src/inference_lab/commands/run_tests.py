@@ -54,10 +54,8 @@ class _Outcomes(unittest.TextTestResult):
         self.outcomes[test.id()] = f"skipped: {reason}"
 
     def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802  (unittest's name)
-        bad = self.failures + self.errors
-        if err is None or not any(
-            _method(known) is test for known, _ in bad
-        ):  # a fault's first case tells it
+        # A fault is told by its first case alone.
+        if err is None or all(_method(known) is not test for known, _ in self.failures + self.errors):
             super().addSubTest(test, subtest, err)
 
 
